@@ -11,8 +11,8 @@ from typing import Any
 
 from autotune.probe.order import ANSWER
 
-DEEP = 100_000
-"""Brackets in the files that are nested too deeply."""
+DEEP = "[" * 100_000 + "]" * 100_000
+"""Text of the files that are nested too deeply."""
 
 FINE = 0
 WRONG = 2
@@ -38,18 +38,8 @@ def search(what: str, names: str, *arguments: str, model: str = "gpt2-mini", **m
 
 def images(what: str, names: str, *arguments: str, model: str = "vit-mini", **more: Any) -> BadInput:
     """A row of a search for a model of images, which has no sequence length."""
-    small = (
-        "--global-batch-size",
-        "2",
-        "--device",
-        "cpu",
-        "--n-trials",
-        "1",
-        "--search-space",
-        "quick",
-        "--no-history",
-    )
-    return BadInput(what, ("search", model, *small, *arguments), names, **more)
+    small = "--global-batch-size 2 --device cpu --n-trials 1 --search-space quick --no-history"
+    return BadInput(what, ("search", model, *small.split(), *arguments), names, **more)
 
 
 def classified(what: str, names: str, *arguments: str, **more: Any) -> BadInput:
@@ -72,69 +62,45 @@ def command(what: str, names: str, *arguments: str, **more: Any) -> BadInput:
 
 OPTIONS = (
     search("a global batch of zero", "--global-batch-size", "--global-batch-size", "0", for_real=True),
-    search("a global batch in words", "global-batch-size", "--global-batch-size", "many"),
     search("a huge global batch", "--global-batch-size", "--global-batch-size", "99999999", for_real=True),
-    search("a global batch of 5000 digits", "global-batch-size", "--global-batch-size", "9" * 5000),
     search("a global batch of 1", "", "--global-batch-size", "1", code=FINE),
-    search("a prime global batch", "", "--global-batch-size", "7", code=FINE),
     search("a global batch with an underscore", "", "--global-batch-size", "1_6", code=FINE),
     search("no trials", "--n-trials", "--n-trials", "0", for_real=True),
     search("a negative seed", "seed", "--seed", "-1", for_real=True),
-    search("no sequence", "--sequence-length", "--sequence-length", "0"),
-    search("a sequence of one token", "sequence", "--sequence-length", "1"),
     search("a sequence longer than the model takes", "--sequence-length", "--sequence-length", "5000", for_real=True),
     search("a sequence length of images", "--sequence-length", model="vit-mini"),
-    search("no training steps", "--training-steps", "--training-steps", "0"),
     search("an unknown task", "causal-lm", "--task", "casual-lm", for_real=True),
     search("a task that the model has not", "image-classification", "--task", "image-classification"),
     search("an unknown space", "quick", "--search-space", "quik"),
     search("a space that is a folder", "search space", "--search-space", "data"),
-    search("an unknown sampler", "tpe", "--sampler", "tpee"),
-    search("an unknown objective", "objective", "--objective", "speed"),
     search("an unknown device", "device", "--device", "gpu"),
-    search("no devices", "--devices", "--devices", "0"),
-    search("devices in words", "--devices", "--devices", "both"),
     search("more devices than cores", "--devices 1000", "--devices", "1000"),
     search(
         "more ranks than devices", "more ranks than", "-b", "1024", "--only", "data_parallel_size=1024", for_real=True
     ),
     search("an unknown logger", "tensorboard", "--report-to", "tensorbord"),
-    search("a logger besides none", "report-to", "--report-to", "none,wandb"),
     search("headroom of everything", "headroom", "--headroom", "100%"),
-    search("a negative headroom", "headroom", "--headroom", "-5%"),
-    search("a memory limit without a known unit", "--memory-limit", "--memory-limit", "600XB"),
     search("a memory limit of zero", "--memory-limit", "--memory-limit", "0"),
     search("a memory limit beyond any number", "--memory-limit", "--memory-limit", "1e999"),
     search("a memory limit above the device", "memory limit", "--memory-limit", "900TiB", for_real=True),
-    search("a memory limit with an exponent", "", "--memory-limit", "1e9", code=FINE),
     search("a memory limit below the model", "--memory-limit", "--memory-limit", "20MiB", code=3, for_real=True),
-    search("a probe timeout of zero", "--probe-timeout", "--probe-timeout", "0s"),
     search("an unknown setting to fix", "precision", "--fix", "precison=bf16"),
     search("an unknown value to fix", "adamw_torch", "--fix", "optimizer=adamw_trch"),
-    search("nothing to fix", "--fix", "--fix", "checkpointing"),
     search("a fix said twice", "checkpointing", "--fix", "checkpointing=none", "--fix", "checkpointing=full"),
     search("fix against only", "precision", "--fix", "precision=fp32"),
     search("a micro-batch that does not divide", "micro_batch_size", "--fix", "micro_batch_size=3"),
     search("weights of four bits without an adapter", "quantization", "--fix", "quantization=nf4"),
     search("ranks that do not divide", "rank", "--fix", "data_parallel_size=16"),
-    search("an only without values", "--only", "--only", "checkpointing=,"),
     search("what the device cannot do", "fp16", "--only", "precision=fp16", "--search-space", "default", for_real=True),
     search("a column without data", "--text-column", "--text-column", "text"),
-    search("a split without data", "--dataset-split", "--dataset-split", "test"),
     search("a study name that is too long", "study", "--study-name", "x" * 300),
-    search("a study name with an umlaut", "", "--study-name", "größe", code=FINE),
     search("a report folder without a name", "--output-dir", "--output-dir", "", for_real=True),
     search("a report folder that is a file", "--output-dir", "--output-dir", "afile"),
     search("a report folder with a blank and an umlaut", "", "--output-dir", "meine Läufe", code=FINE),
     search("an option of nothing known", "--n-trails", "--n-trails", "5"),
     search("more trials than anybody waits for", "--n-trials", "--n-trials", "9" * 23),
     search("a time limit of a century", "30 days", "--timeout", "1000000h"),
-    search("a time limit of one trial of a century", "30 days", "--probe-timeout", "1000000h"),
-    search("a seed in words", "integer", "--seed", "x"),
-    search("a value for a flag", "--fresh", "--fresh=yes"),
-    search("a second model", "extra", "bert-mini"),
     command("no model", "For example: autotune search gpt2-mini", "search", "--global-batch-size", "8"),
-    command("no global batch", "--global-batch-size", "search", "gpt2-mini"),
     command("an unknown command", "serach", "serach", "gpt2-mini"),
 )
 
@@ -145,20 +111,13 @@ TRAINING_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "a learning rate that is no number": ({"learning_rate": float("nan")}, "learning_rate"),
     "an unknown scheduler": ({"lr_scheduler_type": "cosin"}, "cosin"),
     "a scheduler without what it needs": ({"lr_scheduler_type": "cosine_with_min_lr"}, "min_lr"),
-    "unknown options of a scheduler": ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"speed": 1}}, "speed"),
     "a field that there is none of": ({"learning_rat": 1e-4}, "learning_rate"),
-    "a beta above one": ({"adam_beta1": 1.5}, "beta"),
-    "half a step": ({"max_steps": 0.5}, "max_steps"),
-    "prefetching without workers": ({"dataloader_prefetch_factor": 2}, "dataloader_prefetch_factor"),
     "a micro-batch of zero": ({"per_device_train_batch_size": 0}, "per_device_train_batch_size"),
-    "no accumulation": ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"),
     "sizes that contradict": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, "4 x 4 = 16"),
     "emptying the cache at no step": ({"torch_empty_cache_steps": 0}, "torch_empty_cache_steps"),
     "a plateau without evaluation": ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "eval"),
     "a DeepSpeed file that is missing": ({"deepspeed": "none.json"}, "none.json"),
     "options of accelerate that there are none of": ({"accelerator_config": {"speed": 2}}, "speed"),
-    "options of checkpointing as words": ({"gradient_checkpointing_kwargs": "all"}, "gradient_checkpointing_kwargs"),
-    "a debug option of nothing known": ({"debug": "everything"}, "everything"),
 }
 
 ARGUMENT_FILES = (
@@ -169,13 +128,10 @@ ARGUMENT_FILES = (
     search("no file of training arguments", "none.json", "--args", "none.json", for_real=True),
     search("training arguments that are a folder", "data", "--args", "data"),
     search("training arguments cut in two", "cut.json", "--args", "args/cut.json"),
-    search("training arguments with numbers as names", "numbers.yaml", "--args", "args/numbers.yaml"),
     search("training arguments that are an image", "image.json", "--args", "args/image.json"),
     search("deep training arguments", "deep.json", "--args", "args/deep.json", for_real=True),
     search("training arguments that include a tag", "tag.yaml", "--args", "args/tag.yaml"),
-    search("an unknown optimizer, for real", "adam_magic", "--args", "args/magic.yaml", for_real=True),
     search("a whole dump of defaults", "", "--args", "args/dump.json", code=FINE),
-    search("arguments that are fine", "", "--args", "args/fine.yaml", code=FINE),
     search("a learning rate of 5e-5 in YAML", "", "--args", "args/exponent.yaml", code=FINE),
 )
 
@@ -195,17 +151,12 @@ LLAMA: dict[str, Any] = {
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "no hidden size": ({"hidden_size": 0}, "hidden_size"),
     "no positions": ({"max_position_embeddings": 0}, "max_position_embeddings"),
-    "a hidden size in words": ({"hidden_size": "big"}, "hidden_size"),
     "heads that do not divide": ({"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": None}, "heads"),
-    "an unknown activation": ({"hidden_act": "magic"}, "magic"),
-    "no model type": ({"model_type": None}, "model_type"),
     "an unknown model type": ({"model_type": "lama"}, "llama"),
     "code of its own": (
         {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}},
         "--trust-remote-code",
     ),
-    "a word as auto_map": ({"auto_map": "own.Config"}, "auto_map"),
-    "padding beyond the vocabulary": ({"pad_token_id": 9999}, "adding_idx"),
     "a million layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
     "sizes of trillions": ({"hidden_size": 2**21, "intermediate_size": 2**21}, "billion parameters"),
 }
@@ -221,32 +172,19 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 548105171
 SHARDS = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "w": "model-00002-of-00002.safetensors"}})
 WEIGHTS: dict[str, tuple[dict[str, bytes], str]] = {
     "that are cut off": ({"model.safetensors": safetensors(4)}, "weights/that are cut off/model.safetensors"),
-    "that are cut in the header": ({"model.safetensors": safetensors()[:20]}, "model.safetensors"),
     "that are text": ({"model.safetensors": b"not weights at all, but text\n"}, "model.safetensors cannot be loaded"),
-    "that are empty": ({"model.safetensors": b""}, "model.safetensors cannot be loaded"),
     "that are pointers": ({"model.safetensors": LFS}, "git lfs pull"),
     "of pickle that are pointers": ({"pytorch_model.bin": LFS}, "git lfs pull"),
-    "of pickle that are empty": ({"pytorch_model.bin": b""}, "pytorch_model.bin"),
     "of pickle that are cut off": ({"pytorch_model.bin": b"PK\x03\x04" + bytes(100)}, "pytorch_model.bin"),
     "of which a part is missing": (
         {"model.safetensors.index.json": SHARDS.encode(), "model-00001-of-00002.safetensors": safetensors()},
         "model-00002-of-00002.safetensors cannot be loaded: it is missing",
     ),
-    "of which a part is cut off": (
-        {
-            "model.safetensors.index.json": SHARDS.encode(),
-            "model-00001-of-00002.safetensors": safetensors(),
-            "model-00002-of-00002.safetensors": safetensors(7),
-        },
-        "model-00002-of-00002.safetensors cannot be loaded",
-    ),
     "whose index is damaged": ({"model.safetensors.index.json": b'{"weight_map": '}, "index.json"),
-    "whose index is a pointer": ({"model.safetensors.index.json": LFS}, "index.json"),
 }
 """What folders of weights hold that cannot be loaded."""
 
 WHOLE_WEIGHTS: dict[str, dict[str, bytes]] = {
-    "in one file": {"model.safetensors": safetensors()},
     "in one file, and an index that nobody reads": {
         "model.safetensors": safetensors(),
         "model.safetensors.index.json": SHARDS.encode(),
@@ -256,12 +194,10 @@ WHOLE_WEIGHTS: dict[str, dict[str, bytes]] = {
         "model-00001-of-00002.safetensors": safetensors(),
         "model-00002-of-00002.safetensors": safetensors(),
     },
-    "of pickle": {"pytorch_model.bin": b"\x80\x02}q\x00."},
 }
 
 NO_MODELS: dict[str, tuple[dict[str, bytes], str]] = {
     "an adapter": ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}'}, "Name org/base, with"),
-    "an adapter of nothing": ({"adapter_config.json": b"{"}, "holds an adapter"),
     "a GGUF file": ({"model-Q4.gguf": b"GGUF"}, "GGUF"),
 }
 """What folders without a config hold."""
@@ -287,16 +223,12 @@ MODELS = (
     search("an unknown model", "gpt2-mini", model="gpt2-minii", for_real=True),
     search("an unknown model of somebody", "nobody/nothing", model="nobody/nothing"),
     search("a model that is missing", "./none", model="./none"),
-    search("a config that is missing", "none.json", model="none.json"),
     search("a folder without a config", "config.json", model="data", for_real=True),
     search("a text as model", "data/prose.txt", model="data/prose.txt", for_real=True),
-    search("weights as model", "model.safetensors", model="models/model.safetensors"),
-    search("a config cut in two", "cut.json", model="models/cut.json"),
     search("a deep config", "deep.json", model="models/deep.json", for_real=True),
     search("a model's name that is too long", "model", model="x" * 5000),
     search("a link as model", "https://", model="https://huggingface.co/gpt2"),
     search("a model of speech", "task", model="models/speech.json"),
-    search("a config below a path with blanks", "", model="models/große Modelle/config.json", code=FINE),
     search("a folder with a blank and an umlaut", "", model="models/große Modelle", code=FINE),
 )
 
@@ -306,73 +238,34 @@ DATA = (
     search("data that are missing", "data/none.txt", "--dataset", "data/none.txt", for_real=True),
     search("an empty text", "empty.txt", "--dataset", "data/empty.txt", for_real=True),
     search("a parquet without rows", "no rows", "--dataset", "data/norows.parquet", for_real=True),
-    search("a parquet that is a text", "text.parquet", "--dataset", "data/text.parquet"),
     search("a parquet cut in two", "cut.parquet", "--dataset", "data/cut.parquet"),
-    search("a text with zeros", "zeros.txt", "--dataset", "data/zeros.txt"),
     search("a JSON lines cut in two", "cut.jsonl", "--dataset", "data/cut.jsonl"),
-    search("a deep JSON", "deep.json", "--dataset", "data/deep.json"),
     search("an unknown kind of data", "data/book.pdf", "--dataset", "data/book.pdf"),
     search("an empty folder of data", "emptyfolder", "--dataset", "emptyfolder", for_real=True),
     search("a folder of two kinds", "data", "--dataset", "data/mixed"),
-    search("a folder of pictures for a model of text", "data/images", "--dataset", "data/images"),
     search("a dataset of nobody", "nobody/nothing", "--dataset", "nobody/nothing"),
     search("a saved folder that is broken", "data/broken", "--dataset", "data/broken"),
     search("data that are smaller than a batch", "batch of 8", "--dataset", "data/two.txt", for_real=True),
-    search(
-        "a batch that is larger than the data",
-        "batch of 2000",
-        *["--dataset", "data/prose.txt", "--global-batch-size", "2000"],
-    ),
     search("a text column that is missing", "'body'", "--dataset", "data/reviews.csv", "--text-column", "body"),
     search("a text column of numbers", "'stars'", "--dataset", "data/reviews.csv", "--text-column", "stars"),
     search("two text columns", "--text-column", "--dataset", "data/pairs.csv"),
-    search("no text column", "--text-column", "--dataset", "data/numbers.csv"),
     search("a text column of nulls", "no", "--dataset", "data/nulls.jsonl", "--text-column", "text"),
     search("a split that is missing", "'test'", "--dataset", "data/prose.txt", "--dataset-split", "test"),
-    search("a slice that is open", "--dataset-split", "--dataset", "data/prose.txt", "--dataset-split", "train[:"),
     search("a slice beyond the data", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:99999]", code=FINE),
-    search("a slice of a saved folder", "", "--dataset", "data/saved", "--dataset-split", "train[:20]", code=FINE),
-    search("a slice", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:50%]", code=FINE),
     search("a sum of splits", "", "--dataset", "data/splits", "--dataset-split", "train[:50%]+test", code=FINE),
     search("a folder with blanks and umlauts", "", "--dataset", "data/große Texte", code=FINE),
-    search("a table", "", "--dataset", "data/reviews.csv", "--text-column", "text", code=FINE),
     search("data with line breaks of Windows", "", "--dataset", "data/windows.txt", code=FINE),
-    search("a name of data that is too long", "--dataset", "--dataset", "x" * 5000 + ".txt"),
     search("data with a zero in its name", "--dataset", "--dataset", "data\0.txt"),
     classified(
         "a label column that is missing", "'stars2'", "--dataset", "data/reviews.csv", "--label-column", "stars2"
     ),
     classified("labels that are null", "'label'", "--dataset", "data/unlabelled.jsonl", for_real=True),
-    classified("labels of two lists", "'label'", "--dataset", "data/lists.jsonl"),
     classified("no labels", "--label-column", "--dataset", "data/prose.txt"),
     classified("labels of fractions", "", "--dataset", "data/fractions.csv", code=FINE),
-    classified("a thousand classes", "", "--dataset", "data/classes.csv", code=FINE),
-    classified("labels in words", "", "--dataset", "data/words.csv", code=FINE),
     search(
         "tags of fractions",
         "'tags'",
         *["--task", "token-classification", "--dataset", "data/tags.jsonl", "--label-column", "tags"],
-        model="bert-mini",
-    ),
-    search(
-        "tags without words",
-        "tokens",
-        *["--task", "token-classification", "--dataset", "data/reviews.csv"],
-        model="bert-mini",
-    ),
-    search(
-        "words that are a text",
-        "'text'",
-        *[
-            "--task",
-            "token-classification",
-            "--dataset",
-            "data/words.csv",
-            "--text-column",
-            "text",
-            "--label-column",
-            "label",
-        ],
         model="bert-mini",
     ),
     search(
@@ -382,31 +275,18 @@ DATA = (
         model="bert-mini",
     ),
     search(
-        "answers that are a text",
-        "'answers'",
-        *["--task", "question-answering", "--dataset", "data/answers.jsonl"],
-        model="bert-mini",
-    ),
-    search(
         "a translation into numbers",
         "'stars'",
         *["--dataset", "data/reviews.csv", "--text-column", "text", "--label-column", "stars"],
         model="t5-mini",
     ),
-    images("a text for a model of images", "images", "--dataset", "data/prose.txt"),
-    images("a table for a model of images", "images", "--dataset", "data/reviews.csv"),
     images("pictures that are texts", "data/fakes", "--dataset", "data/fakes"),
     images("pictures without labels", "--label-column", "--dataset", "data/flat"),
     images("pictures", "", "--dataset", "data/images", code=FINE),
-    images("a tokenizer for pictures", "--tokenizer", "--dataset", "data/images", "--tokenizer", "models/tokenizer"),
-    search("a tokenizer that is missing", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "./none"),
-    search("a tokenizer of nobody", "nobody/nothing", "--dataset", "data/prose.txt", "--tokenizer", "nobody/nothing"),
-    search("a tokenizer that is a file", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "data/prose.txt"),
     search("a folder without a tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "emptyfolder"),
     search(
         "a tokenizer that is broken", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/badtokenizer"
     ),
-    search("a deep tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/deeptokenizer"),
     search(
         "a tokenizer larger than the vocabulary",
         "vocabulary",
@@ -421,60 +301,32 @@ DATA = (
 SPACES: dict[str, tuple[str, str]] = {
     "an unknown setting": ("parameters:\n  precison: [fp32]\n", "precision"),
     "nothing": ("", "empty"),
-    "an unknown section": ("parametres:\n  precision: [fp32]\n", "parameters"),
-    "a section too many": ("parameters:\n  precision: [fp32]\nspeed: 1\n", "speed"),
-    "an open bracket": ("parameters:\n  precision: [fp32\n", "YAML"),
-    "a setting twice": ("parameters:\n  workers: [0]\n  workers: [2]\n", "workers"),
-    "a micro-batch of zero": ("parameters:\n  micro_batch_size: [0]\n", "micro_batch_size"),
-    "an unknown word": ("parameters:\n  micro_batch_size: divisor\n", "micro_batch_size"),
-    "a core that is not there": ("core: [workers]\nparameters:\n  precision: [fp32]\n", "workers"),
     "a tag": ("parameters: !!python/object/apply:os.getcwd []\n", "YAML"),
     "an anchor of itself": ("parameters: &a\n  precision: *a\n", "precision"),
-    "deep brackets": ("parameters: " + "[" * DEEP + "]" * DEEP, "deep"),
-    "two documents": ("parameters:\n  precision: [fp32]\n---\nparameters:\n  workers: [0]\n", "YAML"),
+    "deep brackets": (f"parameters: {DEEP}", "deep"),
     "an impossible date": ("parameters:\n  workers: [2020-13-45]\n", "month"),
 }
 
 SPACE_FILES = (
     *(
-        BadInput(
-            f"a space with {what}",
-            (
-                "search",
-                "gpt2-mini",
-                "--global-batch-size",
-                "8",
-                "--device",
-                "cpu",
-                "--search-space",
-                f"spaces/{what}.yaml",
-            ),
-            names,
-            for_real=what in ("an unknown setting", "deep brackets"),
-        )
+        search(f"a space with {what}", names, "--search-space", f"spaces/{what}.yaml", for_real=what == "deep brackets")
         for what, (_, names) in SPACES.items()
     ),
     search("a space that is missing", "none.yaml", "--search-space", "none.yaml"),
     search("a space in another encoding", "latin.yaml", "--search-space", "spaces/latin.yaml"),
-    search("a space with CRLF", "", "--search-space", "spaces/windows.yaml", code=FINE),
 )
 
 # Studies ---------------------------------------------------------------------------------------------------------------
 
 STUDIES = (
     command("a report of no study", "nowhere", "report", "nowhere", for_real=True),
-    command("a report of a file", "afile", "report", "afile"),
     command("an answer of no study", "nowhere", "apply", "nowhere", "config.yaml"),
-    command("an answer for nothing", "FILE", "apply", "nowhere"),
     command("a report in two formats", "--format", "report", "nowhere", "--json", "--format", "csv"),
     command("a report of a damaged study", "damaged", "report", "damaged"),
     command("a report of a deep study", "deep", "report", "deep", for_real=True),
     command("a report of a study without its machine", "lonely", "report", "lonely"),
     command("no study to verify", "nowhere", "verify", "nowhere", for_real=True),
-    command("no seconds to verify", "seconds", "verify", "nowhere", "--seconds", "0"),
     command("no study to explain", "nowhere", "explain", "nowhere"),
-    command("no rounds to explain", "rounds", "explain", "nowhere", "--rounds", "0"),
-    command("a price in words", "price", "compare", "nowhere", "--price-per-hour", "cheap"),
     command("two prices", "prices", "compare", "nowhere", "--price-per-hour", "1", "--price-per-hour", "2"),
     search("a study that is damaged", "damaged", "--study-name", "damaged", code=1),
 )
@@ -483,20 +335,13 @@ STUDIES = (
 
 OTHERS = (
     estimate("an estimate for no card", "H100", "--gpu", "H1000"),
-    estimate("an estimate for a card of nothing", "card", "--gpu", ""),
     estimate("an estimate for two devices", "--memory", "--gpu", "H100", "--memory", "24GiB"),
     estimate("an estimate for ranks given twice", "--ranks", "--ranks", "2", "--fix", "data_parallel_size=2"),
     estimate("an estimate for a card that is a CPU", "--gpu", "--gpu", "H100", "--device", "cpu"),
-    estimate("an estimate of no model", "gpt2-mini", model="gpt2-minii"),
     estimate("an estimate of a missing model", "./none", model="./none", for_real=True),
-    estimate("an estimate without positions", "max_position_embeddings", model="models/no positions.json"),
-    estimate("an estimate of an unknown optimizer", "adam_magic", "--args", "args/magic.yaml"),
-    estimate("an estimate of an unknown setting", "precision", "--fix", "precison=bf16"),
-    estimate("an estimate for an unknown device", "device", "--device", "tpu"),
     command("a guide of a batch of three", "multiple of 4", "guide", "gpt2-mini", "--global-batch-size", "3"),
     command("a guide of no model", "./none", "guide", "./none", for_real=True),
     command("a guide of missing data", "none.txt", "guide", "gpt2-mini", "--dataset", "none.txt", "--device", "cpu"),
-    command("a guide into a file", "--output-dir", "guide", "gpt2-mini", "--device", "cpu", "--output-dir", "afile"),
     command("a doctor of no device", "device", "doctor", "--device", "gpu"),
 )
 
@@ -527,12 +372,7 @@ def write_files(folder: Path) -> None:
     for what, (text, _) in SPACES.items():
         (folder / "spaces" / f"{what}.yaml").write_text(text)
     (folder / "spaces" / "latin.yaml").write_bytes("description: größer\nparameters: {}\n".encode("latin-1"))
-    (folder / "spaces" / "windows.yaml").write_bytes(b"parameters:\r\n  precision: [fp32]\r\n")
     _write_studies(folder / "reports")
-
-
-def _deep(opening: str = "[", closing: str = "]") -> str:
-    return opening * DEEP + closing * DEEP
 
 
 def _write_arguments(folder: Path) -> None:
@@ -540,11 +380,8 @@ def _write_arguments(folder: Path) -> None:
         (folder / f"{what}.json").write_text(json.dumps(fields))
     texts = {
         "cut.json": '{"learning_rate": ',
-        "numbers.yaml": "1: 2\n",
-        "deep.json": '{"optim_args": ' + _deep() + "}",
+        "deep.json": '{"optim_args": ' + DEEP + "}",
         "tag.yaml": "optim: !!python/object/apply:os.getcwd []\n",
-        "magic.yaml": "optim: adam_magic\n",
-        "fine.yaml": "learning_rate: 0.001\nlr_scheduler_type: cosine\nwarmup_steps: 10\nweight_decay: 0.1\nfsdp:\n",
         "exponent.yaml": "learning_rate: 5e-5\nmax_grad_norm: 1\noptim: sgd\n",
         "dump.json": json.dumps({"learning_rate": 5e-5, "optim": "adamw_torch_fused", "deepspeed": None, "debug": []}),
     }
@@ -558,18 +395,16 @@ def _write_models(folder: Path) -> None:
         (folder / f"{what}.json").write_text(json.dumps(LLAMA | fields))
     texts = {
         "cut.json": '{"model_type": "llama", ',
-        "deep.json": _deep(),
+        "deep.json": DEEP,
         "speech.json": json.dumps({"model_type": "whisper"}),
         "small.json": json.dumps(LLAMA | {"vocab_size": 64}),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}              ")
     (folder / "große Modelle").mkdir()
     (folder / "große Modelle" / "config.json").write_text(json.dumps(LLAMA))
-    for name, text in (("badtokenizer", '{"version": '), ("deeptokenizer", _deep('{"a": ', "}"))):
-        (folder / name).mkdir()
-        (folder / name / "tokenizer.json").write_text(text)
+    (folder / "badtokenizer").mkdir()
+    (folder / "badtokenizer" / "tokenizer.json").write_text('{"version": ')
     _save_tokenizer(folder / "tokenizer")
 
 
@@ -595,15 +430,13 @@ def _write_texts(folder: Path) -> None:
     prose = [f"the {number}th sentence of a text that is long enough to learn from" for number in range(200)]
     lines = "\n".join(prose) + "\n"
     (folder / "große Texte").mkdir()
-    for name in ("prose.txt", "text.parquet", "große Texte/prosa ü.txt"):
+    for name in ("prose.txt", "große Texte/prosa ü.txt"):
         (folder / name).write_text(lines)
     (folder / "windows.txt").write_bytes(lines.replace("\n", "\r\n").encode())
     (folder / "two.txt").write_text("\n".join(prose[:2]))
     texts = {
         "empty.txt": "",
-        "zeros.txt": "a\0b\n",
         "cut.jsonl": '{"text": "one"}\n{"text": "tw',
-        "deep.json": _deep(),
         "book.pdf": "%PDF-1.7",
     }
     for name, text in texts.items():
@@ -617,7 +450,6 @@ def _write_texts(folder: Path) -> None:
 
 
 def _write_tables(folder: Path) -> None:
-    import datasets
     import pyarrow
     import pyarrow.parquet
 
@@ -627,16 +459,12 @@ def _write_tables(folder: Path) -> None:
         "pairs.csv": lambda number: {"one": texts[number], "two": texts[-number]},
         "numbers.csv": lambda number: {"one": number, "two": number / 2},
         "fractions.csv": lambda number: {"text": texts[number], "label": number / 7},
-        "classes.csv": lambda number: {"text": texts[number % 40], "label": number},
-        "words.csv": lambda number: {"text": texts[number], "label": ["good", "bad"][number % 2]},
         "unlabelled.jsonl": lambda number: {"text": texts[number], "label": None},
         "nulls.jsonl": lambda number: {"text": None, "label": None},
-        "lists.jsonl": lambda number: {"text": texts[number], "label": [[number]]},
         "tags.jsonl": lambda number: {"tokens": texts[number].split(), "tags": [0.5] * 9},
-        "answers.jsonl": lambda number: {"question": "what?", "context": texts[number], "answers": "the thing"},
     }
     for name, row in tables.items():
-        rows = [row(number) for number in range(1000 if name == "classes.csv" else 40)]
+        rows = [row(number) for number in range(40)]
         if name.endswith(".jsonl"):
             text = "".join(json.dumps(row) + "\n" for row in rows)
         else:
@@ -653,7 +481,6 @@ def _write_tables(folder: Path) -> None:
     pyarrow.parquet.write_table(table, folder / "whole.parquet")
     (folder / "cut.parquet").write_bytes((folder / "whole.parquet").read_bytes()[:200])
     pyarrow.parquet.write_table(table.slice(0, 0), folder / "norows.parquet")
-    datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(folder / "saved"))
     (folder / "broken").mkdir()
     (folder / "broken" / "dataset_info.json").write_text("{}")
 
@@ -671,7 +498,7 @@ def _write_pictures(folder: Path) -> None:
 
 
 def _write_studies(folder: Path) -> None:
-    for name, text in (("damaged", '{"request": '), ("deep", _deep()), ("lonely", "{}")):
+    for name, text in (("damaged", '{"request": '), ("deep", DEEP), ("lonely", "{}")):
         (folder / name / "probes" / "0000").mkdir(parents=True)
         (folder / name / "probes" / "0000" / ANSWER).write_text("{}")  # else there is nothing to lose
         (folder / name / "request.json").write_text(text)

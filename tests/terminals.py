@@ -32,9 +32,9 @@ def environment_with(**variables: str | None) -> dict[str, str]:
 class Terminal:
     """`autotune` with these words as the foreground of a terminal; keys reach it as they do from a keyboard."""
 
-    def __init__(self, words: list[str], folder: Path, columns: int = 80, **variables: str | None) -> None:
+    def __init__(self, words: list[str], folder: Path, **variables: str | None) -> None:
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "autotune", *words],  # code between fork and exec may hang
             cwd=folder,
@@ -86,9 +86,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(words: list[str], folder: Path, columns: int = 80, **variables: str | None) -> Iterator[Terminal]:
+def terminal(words: list[str], folder: Path, **variables: str | None) -> Iterator[Terminal]:
     """A Terminal that is closed, and its command ended, at the end."""
-    opened = Terminal(words, folder, columns, **variables)
+    opened = Terminal(words, folder, **variables)
     try:
         yield opened
     finally:

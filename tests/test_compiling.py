@@ -9,9 +9,7 @@ import pytest
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.measurement import pooled
 from autotune.core.slot import Slot
-from autotune.core.warning import WarningKind
 from autotune.report.checks import compiling_text
-from autotune.report.table import frame
 from autotune.sampler.observation import observed
 from autotune.sampler.physics import WarmStart
 from autotune.study.job import Job
@@ -151,15 +149,3 @@ def test_its_deadline_leaves_time_for_it(tmp_path: Path) -> None:
     (_, plain), (_, patient) = probe.asked
     assert plain.deadline_s == 60.0
     assert patient.deadline_s >= 600.0
-
-
-def test_graphs_compiled_anew_in_timed_steps_are_a_warning() -> None:
-    warned = replace(completed(), recompiled_graphs=2)
-    assert any(warning.kind is WarningKind.RECOMPILED for warning in warned.warnings)
-    assert pooled([warned, warned]).recompiled_graphs == 4
-
-
-def test_the_table_has_its_seconds() -> None:
-    one = trial(1)
-    table = frame([trial(0), replace(one, measurement=replace(one.measurement, compile_s=7.5))])
-    assert list(table["compile_s"]) == [0.0, 7.5]

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.runner import LiveProbe
 from autotune.study.job import Job
-from autotune.study.measure import REPEATS, measure
+from autotune.study.measure import measure
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
 from tests.probe.probes import configuration
@@ -43,44 +43,23 @@ def competitor() -> Iterator[None]:
             trial.wait()
 
 
-def measured_beside(competing: int, live: LiveProbe, folder: Path) -> Measurement:
-    """A trial's measurement of which the first so many probes run beside a competitor."""
-    probes = 0
-
-    def probe(asked: Configuration, options: ProbeOptions) -> Measurement:
-        nonlocal probes
-        probes += 1
-        if probes > competing:
-            return live(asked, options)
-        with competitor():
-            return live(asked, options)
-
-    plan = Plan(n_trials=1, objective="samples_per_second", allowed_bytes=GIB)
-    return measure(folder, plan, [], probe, Job(Slot(), configuration(8)))
-
-
-def live_probe(host: ProbeHost, environment: Environment, workload: Workload, folder: Path) -> LiveProbe:
-    place = partial(probe_folder, folder)
-    return LiveProbe(host, environment, workload, {}, GIB, place, timings=(LONG_ENOUGH, LONG_ENOUGH))
-
-
 def test_a_probe_beside_a_competitor_is_warned_and_made_again_when_it_is_gone(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
-    live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
-    measurement = measured_beside(1, live, tmp_path)
+    place, workload = partial(probe_folder, tmp_path), workload_of("gpt2-mini", sequence_length=16)
+    live = LiveProbe(host, environment, workload, {}, GIB, place, timings=(LONG_ENOUGH, LONG_ENOUGH))
+    probes: list[Configuration] = []
+
+    def probe(asked: Configuration, options: ProbeOptions) -> Measurement:
+        probes.append(asked)
+        with competitor() if len(probes) == 1 else nullcontext():
+            return live(asked, options)
+
+    plan = Plan(n_trials=1, objective="samples_per_second", allowed_bytes=GIB)
+    measurement = measure(tmp_path, plan, [], probe, Job(Slot(), configuration(8)))
     assert measurement.outcome is Outcome.COMPLETED
     assert any(warning.kind is WarningKind.OTHER_PROCESSES for warning in measurement.repeated_because)
     assert not any("other processes used 2" in warning.text for warning in measurement.observed_warnings)
     trial = read_trial(probe_folder(tmp_path, Slot()), 0)
     assert trial is not None
     assert trial.measurement.repeated_because == measurement.repeated_because
-
-
-def test_a_competitor_that_stays_leaves_its_warning_on_the_measurement(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
-) -> None:
-    live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
-    measurement = measured_beside(1 + REPEATS, live, tmp_path)
-    assert any(warning.kind is WarningKind.OTHER_PROCESSES for warning in measurement.warnings)
-    assert len(measurement.repeated_because) >= REPEATS

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from autotune.probe.device.compile import COMPILERS
 
@@ -69,17 +66,6 @@ def test_extras_and_constraints_are_this_project_s() -> None:
     assert set(PROJECT["project"]["optional-dependencies"]) >= EXTRAS
 
 
-def test_every_package_that_is_asked_for_is_constrained_to_one_version() -> None:
-    asked = [*PROJECT["project"]["dependencies"]]
-    asked += [item for extra in EXTRAS for item in PROJECT["project"]["optional-dependencies"][extra]]
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(item.name): item for item in map(Requirement, lines[1:])}
-    for one in map(Requirement, asked):
-        (version,) = pinned[canonicalize_name(one.name)].specifier
-        assert version.operator == "=="
-        assert version.version in one.specifier
-
-
 def test_torch_compile_finds_its_compilers() -> None:
     """The C++ one for a CPU, the C one for Triton's launchers; both of the base system's packages."""
     (install,) = [step for step in given_to("RUN") if "apt-get install" in step]
@@ -101,11 +87,3 @@ def test_every_cache_lies_in_a_volume() -> None:
     for name in ("HF_HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert Path(said[name]).is_relative_to("/cache")
     assert said["XDG_STATE_HOME"] == "/state"
-
-
-def test_without_a_target_it_is_the_command_line_and_the_service_has_its_own() -> None:
-    assert [given.partition(" AS ")[2] for given in given_to("FROM")] == ["search", "service", ""]
-    assert given_to("FROM")[2] == "search"
-    compose = yaml.safe_load((ROOT / "docs" / "service" / "compose.yaml").read_text(encoding="utf-8"))
-    assert compose["services"]["autotune"]["build"] == {"context": "../..", "target": "service"}
-    assert compose["services"]["autotune"]["volumes"][0].endswith(":/state")

@@ -22,8 +22,6 @@ import typer
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.cli.help import EXAMPLES as EXAMPLES_OF_HELP
-from autotune.cli.help import START
 from autotune.space.file import open_space
 from autotune.space.user_arguments import read_user_arguments
 from tests.docs.pages import PAGES, ROOT, anchors
@@ -165,12 +163,6 @@ def test_python_runs_to_its_last_assert(page: str, code: str, recorded: Callable
     exec(compile(with_few_trials(code), page, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("page", "code"), PYTHON)
-def test_python_runs_for_real(page: str, code: str, tmp_path: Path) -> None:
-    run_for_real(["-"], folder_of(page, tmp_path), with_few_trials(code))
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_an_example_runs_to_its_last_assert(
@@ -180,12 +172,6 @@ def test_an_example_runs_to_its_last_assert(
     assert "assert" in (EXAMPLES / script).read_text().strip().splitlines()[-1]
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert capsys.readouterr().out.strip()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_an_example_runs_for_real(script: str, tmp_path: Path) -> None:
-    run_for_real([str(EXAMPLES / script)], tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -203,18 +189,6 @@ def test_the_notebook_s_cells_run(recorded: Callable[[str], None]) -> None:
     arguments = names["arguments"]
     assert arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps == 16
     assert names["trainer"].state.global_step == 5
-
-
-def test_the_notebook_is_stored_with_outputs_that_name_no_place_of_a_machine() -> None:
-    book = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
-    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
-    assert all(cell["outputs"] for cell in cells)
-    assert {output["output_type"] for cell in cells for output in cell["outputs"]} <= {
-        *("display_data", "execute_result", "stream")
-    }
-    outputs = json.dumps([cell["outputs"] for cell in cells])
-    assert not re.search(r"(?<![\w/.])/(?:home|root|tmp|usr|work|Users)/", outputs)
 
 
 @pytest.mark.nightly
@@ -240,24 +214,6 @@ def test_every_yaml_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
             assert read_user_arguments(path).fields
 
 
-def test_there_is_one_first_command_everywhere() -> None:
-    """Another one would have the same study's name, and be refused as another question."""
-    pages = [*(command for block in BLOCKS for command in block.commands), *EXAMPLES_OF_HELP.splitlines()]
-    pages += [line.strip() for line in START.splitlines()]
-    first = [shlex.split(line.replace("--global-batch-size", "-b")) for line in pages if "search gpt2-mini" in line]
-    assert len(first) >= 5
-    assert {tuple(sorted(words)) for words in first if "16" in words and "--n-trials" in words and "4" in words} == {
-        tuple(sorted(shlex.split("autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4")))
-    }
-
-
-def test_there_is_something_to_run() -> None:
-    assert len([command for page, command in CONSOLE if page == "README.md"]) >= 3
-    assert {"README.md", "docs/quickstart_cpu.md", "docs/own_data.md"} <= {page for page, _ in PYTHON}
-    assert len(pages_of(CONSOLE)) > 4
-    assert [path.name for path in sorted(EXAMPLES.glob("*.py"))] == [*SCRIPTS]
-
-
 def test_every_link_leads_somewhere() -> None:
     broken = []
     for page, text in PAGES.items():
@@ -274,10 +230,3 @@ def test_every_file_of_the_checkout_that_is_named_is_there() -> None:
     shown = {block.caption for block in BLOCKS}
     paths = {path for text in PAGES.values() for path in re.findall(named, text)}
     assert not {path for path in paths - shown if not (ROOT / path).exists()}
-
-
-def test_every_page_is_in_the_index() -> None:
-    tree = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-    trees = "\n".join(text for page in PAGES.values() for text in tree.findall(page))
-    named = re.findall(r"^(?:.*<)?(\w+)>?$", trees, re.MULTILINE)
-    assert {f"docs/{name}.md" for name in named} | {"docs/index.md", "docs/404.md", "README.md"} == set(PAGES)

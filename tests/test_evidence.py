@@ -1,12 +1,10 @@
 """The script that gathers evidence of a GPU, run on the CPU: each part ends with its archive, and one report reads them."""
 
 import importlib.metadata
-import io
 import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import tarfile
@@ -20,11 +18,10 @@ import pytest
 from tests.gpu import preflight
 from tests.gpu.preflight import Line, settled_after
 from tests.hurry import ROOT, hurried
-from tests.makers import configuration, gpu, result, trial
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu_report import Evidence, Row, goals, main, read, report
+from gpu_report import Row, goals, read, report
 
 SCRIPT = ROOT / "tests" / "gpu" / "evidence.sh"
 STUDIES = {
@@ -80,23 +77,6 @@ def test_every_part_runs_to_its_archive_which_the_report_reads(part: str, tmp_pa
         assert f"| {name} (rehearsal) |" in text
     rows = found(goals(evidence))
     assert {row.met for row in rows.values()} == {None}, "a rehearsal meets no goal and misses none"
-    if part == "2":
-        assert "steps in 6 rounds" in rows["Promised speed-up against plain trainings"].figure
-    if part == "4":
-        figure = rows["Compiled against eager, gpt2"].figure
-        assert len(re.findall(r"\) default 8x1 bf16", figure)) == 2, "in both precisions"
-    if part == "3":
-        figure = rows["The guides' methods: measured"].figure
-        assert re.match(r"\d+ of 13 \(.*\); fastest \d\.\d\dx of vanilla", figure)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("part", ["1", "5b"])
-def test_a_part_runs_with_real_probes(part: str, tmp_path: Path) -> None:
-    process = start(tmp_path, part)
-    output, _ = process.communicate(timeout=MOST_S)
-    assert process.returncode == 0, output
-    assert studies(part, tmp_path) == STUDIES[part]
 
 
 @pytest.mark.nightly
@@ -152,15 +132,6 @@ def test_every_part_ends_within_a_command_even_if_each_step_has_to_be_killed() -
     for most, with_grace in limits.values():
         assert most < with_grace < MOST_S
     assert sum(limits[part][0] for part in ("0", "1", "2", "5b", "4")) <= 30 * 60
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["6", "."], ["1"], ["5", "."], ["all", "."], ["all", "ten", "."], ["all", "1", ".", "6"]]
-)
-def test_without_part_and_folder_its_usage_is_shown(words: Sequence[str]) -> None:
-    done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "tests/gpu/evidence.sh PART FOLDER" in done.stderr
 
 
 # The preflight --------------------------------------------------------------------------------------------------------
@@ -294,88 +265,6 @@ def found(rows: Sequence[Row]) -> Mapping[str, Row]:
     return {row.goal: row for row in rows}
 
 
-def packed(folder: Path, part: str, **texts: str) -> Path:
-    """The archive of the part in this folder, with the output of steps."""
-    archive = folder / f"evidence-{part}.tgz"
-    with tarfile.open(archive, "w:gz") as opened:
-        if (folder / f"part-{part}").exists():
-            opened.add(folder / f"part-{part}", f"part-{part}")
-        for name, text in texts.items():
-            entry = tarfile.TarInfo(f"part-{part}/{name}")
-            entry.size = len(text.encode())
-            opened.addfile(entry, io.BytesIO(text.encode()))
-    return archive
-
-
-def test_without_anything_every_goal_was_not_run(tmp_path: Path) -> None:
-    rows = goals(read([packed(tmp_path, "1")]))
-    assert len(rows) > 15
-    assert {(row.figure, row.met, row.device) for row in rows} == {("not run", None, "-")}
-
-
-def test_figures_of_a_card_meet_their_goals_or_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    eager, compiled = (configuration(16, precision="bf16", compile=value) for value in ("none", "regional"))
-    trials = [
-        trial(0, 10.0, confirmed=10.0),
-        trial(1, 40.0, of=eager, confirmed=40.0),
-        trial(2, 50.0, of=compiled, confirmed=50.0),
-    ]
-    made = result(trials, environment=gpu())
-    made.save(tmp_path / "part-2" / "bert")
-    side = {"samples_per_second": 50.0}
-    verification = {
-        "verdict": {"kind": "held", "text": "held: it is"},
-        "held": True,
-        "configuration": compiled.to_dict(),
-        "promised": {"speedup": 5.0, "answer": side},
-        "measured": {"speedup": 4.8, "answer": {"samples_per_second": 49.8}},
-        "rounds": {"answer": [{"step_times_s": [0.1] * 25}] * 4},
-    }
-    (tmp_path / "part-2" / "bert" / "verification.json").write_text(json.dumps(verification))
-    (tmp_path / "part-2" / "cut").mkdir()
-    (tmp_path / "part-2" / "cut" / "request.json").write_text("{")
-    result(trials, environment=gpu()).save(tmp_path / "part-4" / "gpt2")
-    archives = [
-        packed(
-            tmp_path,
-            "2",
-            **{"bert.txt": "== bert: autotune\n(took 3 min)\n== bert: exit 0\n", "verify.txt": "== verify: x\n"},
-        ),
-        packed(tmp_path, "4"),
-        packed(
-            tmp_path,
-            "1",
-            **{"tests.txt": "FAILED tests/gpu/a.py::b\n=== 1 failed, 20 passed in 200.1s (0:03:20) ===\n"},
-        ),
-    ]
-    rows = found(goals(read(archives)))
-    figures = {
-        "BERT-large: speed-up over the Trainer's defaults": (True, "5.00x"),
-        "Promised speed of the answer against plain trainings": (True, "-0.4%"),
-        "Promised speed-up against plain trainings": (
-            False,
-            "-4.0%: promised 5.00x, measured 4.80x (100 steps in 4 rounds; held)",
-        ),
-        "Compiled against eager, gpt2": (True, "1.25x (1.19x to 1.31x) regional 16x3 bf16"),
-        "Peak memory of the answers within the allowed": (True, "2 of 2; highest 50%"),
-        "Tests on the card: passed": (False, "1 failed, 20 passed"),
-        "Probes that failed otherwise": (True, "0 of 4"),
-        "MFU of bert's answer": (None, "unknown"),  # no data sheet has a plain card
-        "MFU of llama-8b's answer": (None, "not run"),
-    }
-    for goal, (met, figure) in figures.items():
-        assert (rows[goal].met, rows[goal].figure[: len(figure)]) == (met, figure)
-    assert {row.device for row in rows.values()} == {"a plain card", "-"}
-    main([*map(str, archives), "--out", str(tmp_path / "gpu.md")])
-    text = (tmp_path / "gpu.md").read_text()
-    assert text in capsys.readouterr().out
-    assert "rehears" not in text
-    assert "| cut | - |" in text
-    assert "| 2 | bert | 0 | 3 min |" in text
-    assert "| 2 | verify | cut | - |" in text
-    assert "FAILED tests/gpu/a.py::b" in text
-
-
 # The Makefile ---------------------------------------------------------------------------------------------------------
 
 
@@ -389,51 +278,3 @@ def test_every_gpu_test_is_in_one_part_that_ends_within_a_command() -> None:
     for part in parts:
         grace, most = map(int, re.findall(r"timeout -s INT -k (\d+) (\d+)", part)[0])
         assert grace + most < MOST_S
-
-
-def test_the_search_brings_one_archive_to_where_the_caller_says_though_it_fails(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(
-        '#!/bin/sh\nmkdir -p "$WORK/gpu/probes"; touch "$WORK/gpu/study.db"\n'
-        'echo "$HF_HUB_OFFLINE" > "$WORK/gpu/summary.md"; exit 7\n'
-    )
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    done = subprocess.run(
-        ["make", "gpu-search", f"GPU_PYTHON={python}", f"GPU_OUT={tmp_path}/work/gpu", f"OUT={tmp_path}/out"],
-        cwd=ROOT,
-        env=os.environ | {"WORK": f"{tmp_path}/work"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "Error 7" in done.stderr
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gpu.tgz"]
-    with tarfile.open(tmp_path / "out" / "gpu.tgz") as archive:
-        assert sorted(archive.getnames()) == ["gpu", "gpu/probes", "gpu/summary.md"]
-        summary = archive.extractfile("gpu/summary.md")
-        assert summary is not None
-        assert summary.read() == b"1\n"
-
-
-def test_an_archive_that_was_cut_costs_itself_alone_and_the_later_one_of_a_part_counts(tmp_path: Path) -> None:
-    archives = []
-    for number, text in enumerate(("first", "second")):
-        part = tmp_path / str(number) / "part-1"
-        part.mkdir(parents=True)
-        (part / "tests.txt").write_text(text)
-        archives.append(tmp_path / f"evidence-{number}.tgz")
-        with tarfile.open(archives[-1], "w:gz") as opened:
-            opened.add(part, "part-1")
-    cut = tmp_path / "evidence-2.tgz"
-    cut.write_bytes(archives[0].read_bytes()[:60])
-    evidence = read([*archives, cut])
-    assert evidence.text("tests") == "second"
-    assert [*evidence.unreadable] == ["evidence-2.tgz"]
-
-
-def test_tests_that_were_cut_are_not_all_that_there_are() -> None:
-    lines = "a.py::test_a PASSED [  3%]\na.py::test_b FAILED [  6%]\n"
-    cut = found(goals(Evidence(texts={"1/tests": lines})))["Tests on the card: passed"]
-    assert (cut.figure, cut.met) == ("cut before the end: 1 passed, 1 failed", None)
-    stopped = f"{lines}!!! KeyboardInterrupt !!!\n==== 1 failed, 1 passed in 270.00s ====\n"
-    assert found(goals(Evidence(texts={"1/tests": stopped})))["Tests on the card: passed"].met is False

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from autotune.commands.result import TuningResult
-from autotune.core import write_json
-from benchmarks.kills import PHASES, Facts, Kill, Killer, compare, kill_searches, last_order, measured, table
+from benchmarks.kills import PHASES, Facts, Killer, kill_searches, last_order
 
 
 @pytest.mark.nightly
@@ -57,34 +56,3 @@ def test_a_search_that_is_killed_in_a_round_a_check_or_its_report_goes_on_and_le
     assert result.complete
     assert result.finished
     assert (tmp_path / "reports" / "killed" / "report.html").exists()
-
-
-def test_what_is_lost_changed_or_ordered_again_is_counted(tmp_path: Path) -> None:
-    for name in ("gone", "changed", "again", "same"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "order.json").write_text("{}")
-        (tmp_path / name / "measurement.json").write_text('{"outcome": "completed"}')
-    known = measured(tmp_path)
-    assert compare(known, measured(tmp_path)) == (set(), set())
-    (tmp_path / "gone" / "measurement.json").unlink()
-    (tmp_path / "changed" / "measurement.json").write_text('{"outcome": "crashed"}')
-    (tmp_path / "again" / "order.json").touch()
-    lost, repeated = compare(known, measured(tmp_path))
-    assert lost == {"gone/measurement.json", "changed/measurement.json"}
-    assert repeated == {"again/measurement.json"}
-    disturbed = {"outcome": "completed", "observed_warnings": [{"kind": "hot"}]}
-    write_json(tmp_path / "again" / "measurement.json", disturbed)
-    known = measured(tmp_path)
-    (tmp_path / "again" / "order.json").touch()
-    assert compare(known, measured(tmp_path)) == (set(), set()), "repeated on purpose, and not yet written"
-    write_json(tmp_path / "again" / "measurement.json", {"outcome": "completed", "repeated_because": [{"kind": "hot"}]})
-    assert compare(known, measured(tmp_path)) == (set(), set())
-    write_json(tmp_path / "again" / "measurement.json", {"outcome": "completed"})
-    assert compare(known, measured(tmp_path)) == ({"again/measurement.json"}, {"again/measurement.json"})
-    kill = Kill("child", "probes", lost=lost, repeated=repeated)
-    assert not kill.clean
-    assert table([kill, Kill("search", "start-up", 1.5)])[2:] == [
-        "| child | probes | 1 | 1 | 2 | 1 | 0 | 0.00 |",
-        "| search | start-up | 1 | 1 | 0 | 0 | 0 | 1.50 |",
-        "| all |  | 2 | 2 | 2 | 1 | 0 | 1.50 |",
-    ]

@@ -80,14 +80,6 @@ def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult,
 
 
 @pytest.mark.nightly
-def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, str]) -> None:
-    frame = searched[0].to_frame()
-    assert list(frame.columns).count("data_parallel_size") == 1
-    assert set(frame["data_parallel_size"]) == {2}
-    assert set(frame["global_batch_size"]) == {8}
-
-
-@pytest.mark.nightly
 def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResult, str]) -> None:
     assert searched[0].folder is not None
     if not searched[0].changes_settings:  # it may have found nothing faster

@@ -1,23 +1,17 @@
 """RecordedHost: a whole search without a process."""
 
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.commands import search
 from autotune.commands.result import TuningResult
-from autotune.core import Configuration, Outcome, read_json
-from autotune.core.errors import NothingFits
+from autotune.core import read_json
 from autotune.core.note import NoteKind
-from autotune.probe.order import ANSWER, Order
-from autotune.probe.process.answers import ask, read_answer
+from autotune.probe.order import ANSWER
 from autotune.report.evidence import measurement_lines
 from tests.conftest import RECORDED
-from tests.recorded_host import RecordedHost, RecordingHost, save_recording
-
-BF16 = Configuration(16, 1, settings=(("precision", "bf16"),))
+from tests.recorded_host import RecordedHost
 
 
 def searched(
@@ -90,55 +84,3 @@ def test_rounds_of_long_steps_run_few_micro_steps_after_the_first(tmp_path: Path
     assert {order.accumulation_steps_run for order in rounds if order.number == 0} == {16, run}
     evidence = " ".join(measurement_lines(baseline))
     assert ("rounds after the first ran few micro-steps" in evidence) == (run == 3)
-
-
-def test_what_was_not_recorded_is_answered_by_the_nearest(tmp_path: Path) -> None:
-    host = RecordedHost(RECORDED)
-    order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=BF16)
-    near = read_answer(order, host.run(order))
-    twice = replace(order, configuration=Configuration(32, 1, settings=BF16.settings))
-    far = read_answer(twice, host.run(twice))
-    assert near.outcome is far.outcome is Outcome.COMPLETED
-    assert far.samples_per_second == pytest.approx(near.samples_per_second)
-    assert near.peak_bytes
-    assert far.peak_bytes == pytest.approx(2 * near.peak_bytes, abs=1)
-
-
-def test_a_recorded_peak_above_the_limit_is_out_of_memory(tmp_path: Path) -> None:
-    order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=BF16, allowed_bytes=1 << 20)
-    assert read_answer(order, RecordedHost(RECORDED).run(order)).outcome is Outcome.OUT_OF_MEMORY
-    with pytest.raises(NothingFits):
-        searched(tmp_path, memory_limit="60MiB", headroom="1%", n_trials=3)
-
-
-def test_every_rank_leaves_an_answer(tmp_path: Path) -> None:
-    configuration = Configuration(4, 2, 2)
-    order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=configuration)
-    measurement = read_answer(order, RecordedHost(RECORDED).run(order))
-    assert measurement.data_parallel_size == 2
-    assert measurement.outcome is Outcome.COMPLETED
-
-
-@pytest.mark.nightly
-def test_what_a_real_host_answered_is_saved_and_answered_again(tmp_path: Path) -> None:
-    answers: list[tuple[Order, object]] = []
-    place = str(tmp_path / "order")
-    with RecordingHost(answers) as host:
-        told = ask(host, Order(kind="capabilities", folder=place, deadline_s=300.0, request={"device": "cpu"}))
-    assert [order.kind for order, _ in answers] == ["capabilities"]
-    save_recording(answers, tmp_path / "recording.json")
-    again = RecordedHost(tmp_path / "recording.json")
-    assert ask(again, Order(kind="capabilities", folder=place, deadline_s=1.0, request={"device": "cpu"})) == told
-
-
-def test_no_process_and_no_torch_is_needed(tmp_path: Path) -> None:
-    import subprocess
-
-    code = (
-        "import sys; from functools import partial; from pathlib import Path\n"
-        "from autotune.commands import search; from tests.recorded_host import RecordedHost\n"
-        f"search.search('bert-mini', 8, device='cpu', n_trials=2, output_dir={str(tmp_path)!r}, watch=False,\n"
-        f"    no_history=True, probes=partial(RecordedHost, Path({str(RECORDED)!r})))\n"
-        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -6,14 +6,10 @@ from statistics import fmean, median
 
 import pytest
 
-from autotune.core.slot import Slot
-from autotune.probe import ProbeOptions
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import policy
-from replay import Case, Found, one_search, summary
-from tables import TableProbe, read_table, recorded
+from replay import Case, Found, one_search
 
 SHARES = (0.5, 0.75)
 NOISE = 0.02
@@ -60,37 +56,3 @@ def test_the_policy_alone_answers_as_the_whole_search_does() -> None:
         assert 1 < end.low <= end.truth <= end.high
     assert alone.answer == whole.answer
     assert abs(alone.jobs - whole.jobs) <= 4, "and what the answer still lacks"
-
-
-def test_a_summary_counts_what_was_found(ours: list[Found]) -> None:
-    told = summary(ours)
-    assert told[0] == "4"
-    assert told[1] == f"{fmean(our.regret <= 0.01 for our in ours):.0%}"
-
-
-def test_probes_of_a_quiet_device_agree_and_their_steps_too() -> None:
-    table = read_table("encoder")
-    probe, other = (TableProbe(table, 10**12, seed, noise=0.005) for seed in (0, 1))
-    for configuration in list(table.measured)[:20]:
-        speeds = [
-            float(p(configuration, ProbeOptions(Slot(1), 60.0)).samples_per_second or 0.0)
-            for p in (probe, probe, other)
-        ]
-        assert speeds[0] == speeds[1] != speeds[2]
-        assert speeds == pytest.approx([table.speeds[configuration]] * 3, rel=0.02)
-    measured = probe(table.space.baseline, ProbeOptions(Slot(1), 60.0)).samples_per_second
-    assert measured is not None
-    assert measured.relative_width < 0.1
-
-
-@pytest.mark.parametrize("name", recorded())
-def test_a_table_holds_every_configuration_with_its_measurements(name: str) -> None:
-    table = read_table(name)
-    assert len(table.measured) == table.space.size >= 150
-    assert set(table.estimates) == set(table.measured)
-    assert all(len(known[0].steps) >= 8 for known in table.measured.values())
-    for share in SHARES:
-        budget = table.budget(share)
-        again = [item for item, known in table.measured.items() if len(known) >= 4 and table.peaks[item] <= budget]
-        assert len(again) >= 10
-        assert table.optimum(budget) > 0

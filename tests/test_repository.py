@@ -1,6 +1,5 @@
 """Files that a public repository has: workflows, forms, the citation, and pages that are outside of the documentation."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -9,7 +8,6 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -24,59 +22,24 @@ from tests.test_architecture import TREES, imported
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-CI = {
+WORKFLOWS = {
     str(path.relative_to(ROOT)): yaml.safe_load(path.read_text(encoding="utf-8"))
-    for path in [*GITHUB.glob("workflows/*.yml"), *GITHUB.glob("actions/*/action.yml")]
+    for path in GITHUB.glob("workflows/*.yml")
 }
-WORKFLOWS = {path: content for path, content in CI.items() if "jobs" in content}
-
-
-def jobs(path: str) -> list[dict[str, Any]]:
-    """The jobs of a workflow, or the steps of an action as the only job."""
-    content = CI[path]
-    return list(content["jobs"].values()) if path in WORKFLOWS else [content["runs"]]
-
-
-def steps(path: str) -> list[dict[str, Any]]:
-    return [step for job in jobs(path) for step in job.get("steps", [])]
-
-
-def commands(path: str) -> str:
-    return "\n".join(step.get("run", "") for step in steps(path))
 
 
 # Workflows ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", CI)
-def test_make_knows_every_target_and_every_program_of_the_checkout_is_there(path: str) -> None:
-    for words in re.findall(r"^make (.+)$", commands(path), re.MULTILINE):
-        subprocess.run(["make", "-n", *words.split()], cwd=ROOT, check=True, capture_output=True, timeout=300)
-    for program in re.findall(r"\b(?:tests|docs|benchmarks)/[\w/.]+\.(?:sh|py)", commands(path)):
-        assert (ROOT / program).exists(), program
-
-
-def test_the_tests_are_those_of_ci_run() -> None:
-    made = re.findall(r"^make (\w+)$", commands(".github/workflows/tests.yml"), re.MULTILINE)
-    assert made == re.findall(r"^make (\w+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
-
-
 @pytest.mark.parametrize("path", WORKFLOWS)
 def test_a_workflow_reads_the_code_and_has_a_limit_and_more_is_granted_to_jobs_that_publish(path: str) -> None:
     assert WORKFLOWS[path]["permissions"] == {"contents": "read"}
     assert WORKFLOWS[path]["concurrency"]["group"]
-    for job in jobs(path):
+    for job in WORKFLOWS[path]["jobs"].values():
         assert "timeout-minutes" in job or "uses" in job
         if "permissions" in job:
             assert "environment" in job
             assert not [step for step in job["steps"] if "checkout" in step.get("uses", "")]
-    for step in steps(path):
-        assert "actions/checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
-
-
-def test_the_versions_of_python_are_those_that_the_project_admits() -> None:
-    versions = WORKFLOWS[".github/workflows/tests.yml"]["jobs"]["tests"]["strategy"]["matrix"]["python-version"]
-    assert f">={versions[0]}" == PROJECT["requires-python"]
-    prefix = "Programming Language :: Python :: "
-    assert versions == [text.removeprefix(prefix) for text in PROJECT["classifiers"] if text.startswith(prefix)]
+        for step in job.get("steps", []):
+            assert "actions/checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
 
 
 def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) -> None:
@@ -101,14 +64,6 @@ def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) ->
 
 
 # Other files ----------------------------------------------------------------------------------------------------
-
-
-def test_the_citation_has_the_project_s_version_licence_and_keywords() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == autotune.__version__
-    assert citation["license"] == PROJECT["license"]
-    assert citation["keywords"] == PROJECT["keywords"]
-    assert citation["abstract"] == PROJECT["description"]
 
 
 def test_links_of_pages_outside_of_the_documentation_lead_somewhere() -> None:
@@ -182,28 +137,6 @@ def test_no_package_has_a_licence_that_asks_more_than_the_page_says(dependencies
 
 
 # Linters of others ----------------------------------------------------------------------------------------------
-
-
-def test_actionlint_has_nothing_to_say() -> None:
-    linter = shutil.which("actionlint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if linter is None:
-        pytest.skip("actionlint is not installed; pre-commit runs it")
-    files = [str(ROOT / path) for path in WORKFLOWS]
-    done = subprocess.run([linter, "-no-color", *files], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_the_service_s_unit_is_valid(tmp_path: Path) -> None:
-    """But for its program, which is not installed here: systemd checks that it is there."""
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed")
-    text = (ROOT / "docs" / "service" / "autotune.service").read_text(encoding="utf-8")
-    unit = tmp_path / "autotune.service"
-    unit.write_text(text.replace("/opt/autotune/bin/autotune", "/bin/true"), encoding="utf-8")
-    done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=300)
-    own = [line for line in (done.stdout + done.stderr).splitlines() if "autotune.service" in line]
-    assert (done.returncode, own) == (0, [])
 
 
 def test_a_service_sees_the_locks_of_gpus_that_other_users_of_the_machine_hold() -> None:

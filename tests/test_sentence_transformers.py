@@ -77,23 +77,14 @@ def one(folder: Path) -> Any:
     return SentenceTransformerTrainer(model, arguments(folder), scored(40), loss=losses.CosineSimilarityLoss(model))
 
 
-def several(folder: Path, count: int = 1, **more: Any) -> Any:
-    """Twice this number of datasets, with two losses."""
+def several(folder: Path) -> Any:
+    """Two datasets with a loss each."""
     from sentence_transformers import SentenceTransformerTrainer, losses
 
     model = embedder(folder)
     of_pairs, of_scores = losses.MultipleNegativesRankingLoss(model), losses.CosineSimilarityLoss(model)
-    data = {f"{kind}{number}": make(21) for number in range(count) for kind, make in (("a", pairs), ("b", scored))}
-    loss = {name: of_pairs if name[0] == "a" else of_scores for name in data}
-    return SentenceTransformerTrainer(model, arguments(folder, **more), data, loss=loss)
-
-
-def in_turn(folder: Path) -> Any:
-    return several(folder, multi_dataset_batch_sampler="round_robin")
-
-
-def many(folder: Path) -> Any:
-    return several(folder, count=6)
+    data, loss = {"a": pairs(21), "b": scored(21)}, {"a": of_pairs, "b": of_scores}
+    return SentenceTransformerTrainer(model, arguments(folder), data, loss=loss)
 
 
 def without_duplicates(folder: Path) -> Any:
@@ -102,16 +93,6 @@ def without_duplicates(folder: Path) -> Any:
     model = embedder(folder)
     args = arguments(folder, batch_sampler="no_duplicates")
     return SentenceTransformerTrainer(model, args, pairs(40), loss=losses.MultipleNegativesRankingLoss(model))
-
-
-def evaluated(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformerTrainer, losses
-    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
-
-    model, data = embedder(folder), scored(20)
-    evaluator = EmbeddingSimilarityEvaluator(data["sentence1"], data["sentence2"], data["score"])
-    args, loss = arguments(folder, eval_strategy="steps", eval_steps=50), losses.CosineSimilarityLoss(model)
-    return SentenceTransformerTrainer(model, args, scored(40), scored(20), loss=loss, evaluator=evaluator)
 
 
 def cross_encoder(folder: Path) -> Any:
@@ -125,7 +106,7 @@ def cross_encoder(folder: Path) -> Any:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", [one, several, in_turn, many, without_duplicates, evaluated, cross_encoder])
+@pytest.mark.parametrize("kind", [one, several, without_duplicates, cross_encoder])
 def test_it_is_searched_and_trains_with_its_answer(
     kind: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +118,7 @@ def test_it_is_searched_and_trains_with_its_answer(
         trainer, only=only, n_trials=2, space="quick", no_history=True, output_dir=str(tmp_path / "reports")
     )
     assert [trial.measurement.reason for trial in result.trials if trial.measurement.outcome != "completed"] == []
-    assert result.workload.samples == {several: 42, in_turn: 42, many: 252}.get(kind, 40)
+    assert result.workload.samples == (42 if kind is several else 40)
     assert all(not parameter.is_meta for parameter in trainer.model.parameters())
     losses = trainer.loss.values() if isinstance(trainer.loss, dict) else [trainer.loss]
     assert all(loss.model is trainer.model for loss in losses), "the user's losses still have the user's model"

@@ -24,30 +24,6 @@ def code_lines(text: str, tree: ast.AST) -> int:
     return sum(bool(line) and not line.startswith("#") and number not in others for number, line in lines)
 
 
-EXAMPLE = '''"""Docstring
-
-of a module."""
-from a import (
-    b,
-)
-
-# comment
-C = 1  # comment
-"""Docstring of a value."""
-
-
-def d():
-    """Docstring."""
-    import e
-    return """
-    f"""
-'''
-
-
-def test_only_lines_of_code_count() -> None:
-    assert code_lines(EXAMPLE, ast.parse(EXAMPLE)) == 4
-
-
 def test_the_file_has_the_code_lines_of_each_package() -> None:
     counted: Counter[str] = Counter()
     for name, path in MODULES.items():

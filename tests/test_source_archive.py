@@ -31,19 +31,6 @@ def test_every_file_of_the_checkout_is_in_it() -> None:
     assert tracked() - archived() <= {".gitignore", "pyproject.toml"}, "these two hatchling adds itself"
 
 
-def test_what_a_study_leaves_for_itself_is_not_in_it() -> None:
-    place = ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
-    beside = [place / "study.db", place / "probes" / "0000" / "log.txt"]
-    made = [path for path in beside if not path.exists()]
-    try:
-        for path in made:
-            path.touch()
-        assert not archived() & {str(path.relative_to(ROOT)) for path in beside}
-    finally:
-        for path in made:
-            path.unlink()
-
-
 def test_the_wheel_holds_every_file_of_the_package() -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed (of the extra dev)")
     files = {file.distribution_path for file in wheel.WheelBuilder(str(ROOT)).recurse_included_files()}

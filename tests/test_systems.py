@@ -18,7 +18,8 @@ BEGIN = """
 import enum, os, signal, sys, time
 time.sleep = lambda _: None  # between attempts
 # Libraries look at the system when they are imported: these are Linux's.
-import httpcore2, httpx2, jinja2, pandas, pyarrow.parquet, pydantic, rich.live, rich.table, scipy, typer.core, typer.rich_utils
+import filelock, httpcore2, httpx2, jinja2, pandas
+import pyarrow.parquet, pydantic, rich.live, rich.table, scipy, typer.core, typer.rich_utils
 name, *sys.argv = sys.argv[1:]
 sys.platform = name
 for module in ("fcntl", "resource", "pwd", "grp", "termios") if name == "win32" else ():
@@ -58,7 +59,7 @@ autotune.search
 """
     done = on(system, code)
     lines = done.stdout.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert all(NEEDS_LINUX in line and f"this is {system}" in line for line in lines)
     assert done.stderr.strip().splitlines()[-1] == f"ImportError: {lines[0]}"
     assert done.returncode == 1
@@ -95,11 +96,3 @@ except autotune.errors.ServerFailed as error:
     done = on(system, code)
     assert done.returncode == 0, done.stderr
     assert "127.0.0.1:1" in done.stdout
-
-
-@systems
-def test_a_search_is_left_to_a_server(system: str) -> None:
-    done = on(system, COMMAND_LINE, "search", "gpt2-mini", "-b", "16", "--server", "http://127.0.0.1:1")
-    assert done.returncode == 1
-    (line,) = done.stderr.strip().splitlines()
-    assert "127.0.0.1:1" in line

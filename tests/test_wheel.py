@@ -5,7 +5,6 @@ Libraries that it needs come from the tests' environment, of which nothing of au
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +14,6 @@ from zipfile import ZipFile
 import pytest
 
 from tests.hurry import ROOT, hurried
-from tests.test_documents import CONSOLE, TRACED, folder_of, pages_of, words_of
 
 pytest.importorskip("hatchling", reason="hatchling is not installed (of the extra dev)")
 
@@ -49,16 +47,6 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def variables(recorded: bool = True) -> dict[str, str]:
     """Of a process that hurries, and finds no autotune but the wheel's."""
     return hurried(recorded=recorded) | {"PYTHONPATH": str(ROOT / "tests" / "hurried")}
-
-
-def run(environment: Path, command: str, folder: Path, recorded: bool = True) -> str:
-    """The output of the installed `autotune` in this folder."""
-    words = [str(environment / "bin" / "autotune"), *words_of(command)]
-    done = subprocess.run(
-        words, cwd=folder, env=variables(recorded), capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, (command, done.stderr)
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +87,6 @@ def test_python_finds_no_other_autotune(environment: Path, tmp_path: Path) -> No
     assert done.stdout.endswith(" True\n")
 
 
-def test_a_shell_completes_its_commands(environment: Path, tmp_path: Path) -> None:
-    typed = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "autotune com", "COMP_CWORD": "1"}
-    command = [str(environment / "bin" / "autotune")]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=variables() | typed, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.stdout.split() == ["compare"]
-
-
 @pytest.mark.nightly
 @pytest.mark.usefixtures("may_have_a_network")
 def test_a_search_sends_nothing_and_needs_no_network(environment: Path, tmp_path: Path) -> None:
@@ -119,22 +98,3 @@ def test_a_search_sends_nothing_and_needs_no_network(environment: Path, tmp_path
     (study,) = (tmp_path / "reports").iterdir()
     assert (study / "report.html").stat().st_size > 10_000
     assert "completed" in (study / "trials.csv").read_text(encoding="utf-8")
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", pages_of([block for block in CONSOLE if TRACED not in block[1]]))
-def test_the_commands_of_a_page_run_from_it(environment: Path, page: str, tmp_path: Path) -> None:
-    folder_of(page, tmp_path)
-    for command in (command for of, command in CONSOLE if of == page and TRACED not in command):
-        assert run(environment, command.removeprefix("autotune "), tmp_path).strip()
-
-
-@pytest.mark.nightly
-def test_commands_of_a_study_run_from_it(environment: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "tests" / "data" / "studies" / "gpt2-mini-600MiB", tmp_path / "reports" / "first")
-    for command in (
-        *("studies", "report first", "report first --format csv", "compare first first", "search-spaces"),
-        *("apply first -- python train.py --bf16 True", "--version", "--help"),
-    ):
-        assert run(environment, command, tmp_path).strip()

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.commands.result import TuningResult
-from autotune.core import Trial
 from autotune.core.request import tuning_request
 from tests import makers
 from tests.hurry import hurry
@@ -63,36 +62,6 @@ def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     assert "There is no study in reports/nowhere" in err
 
 
-def test_a_damaged_trial_is_a_warning_and_a_damaged_baseline_no_answer(reports: Path) -> None:
-    probes = reports / "reports" / "first" / "probes"
-    (probes / "0001" / "confirmation-1" / "measurement.json").write_text("{")
-    for words in (
-        ["report", "first"],
-        ["report", "first", "--format", "csv"],
-        ["report", "first", "--json"],
-        ["studies"],
-    ):
-        code, out, err = run(words, reports)
-        assert code == 0
-        (line,) = err.splitlines()
-        assert line.startswith(
-            "Warning: in the study first the file probes/0001/confirmation-1/measurement.json cannot be"
-        )
-        assert out
-    answer = (reports / "reports" / "first" / "best_training_arguments.json").read_bytes()
-    (probes / "0000" / "measurement.json").write_bytes(b"{")
-    code, out, err = run(["report", "first"], reports)
-    assert (code, out) == (2, "")
-    assert err.startswith("Error: reports/first/probes/0000/measurement.json cannot be read: it is not JSON.")
-    assert (reports / "reports" / "first" / "best_training_arguments.json").read_bytes() == answer
-    (reports / "reports" / "first" / "request.json").write_text('{"request": 1}')
-    code, out, _ = run(["studies"], reports)
-    assert code == 0
-    text = " ".join(out.split())
-    assert "first: reports/first/request.json cannot be read: it is incomplete, or of another version." in text
-    assert "fresh=" not in text
-
-
 def test_studies_survive_any_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     makers.result().save(tmp_path / "reports" / "good")
     makers.result().save(tmp_path / "reports" / "odd")
@@ -129,25 +98,6 @@ def test_studies_show_no_speed_up_that_was_not_measured(tmp_path: Path) -> None:
     assert "1.00x" not in "".join(rows.values())
 
 
-def test_studies_fit_80_columns_whatever_their_names_and_the_latest_is_first(tmp_path: Path) -> None:
-    long = "a-model-of-a-very-long-name-causal-lm-gb128-cuda0"
-    for age, name in enumerate(("new", long, "nothing", "stopped")):
-        trials = (
-            [Trial(0, makers.configuration(), makers.out_of_memory(makers.configuration()))]
-            if name == "nothing"
-            else None
-        )
-        folder = makers.result(trials, complete=name != "stopped").save(tmp_path / "reports" / name)
-        for path in folder.glob("probes/0000/*"):
-            os.utime(path, (1e9 - 1e6 * age, 1e9 - 1e6 * age))
-    lines = run(["studies"], tmp_path)[1].splitlines()
-    assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines] == ["study", "new", long, "40.0", "nothing", "stopped"]
-    assert "nothing fits" in lines[4]
-    assert "3 of 20" in lines[5]
-    assert [line[-10:] for line in lines[3:]] == ["2001-08-28", "2001-08-16", "2001-08-05"]
-
-
 def test_of_studies_of_one_day_the_latest_is_first_too(tmp_path: Path) -> None:
     for hour, name in enumerate(("b", "a", "c")):
         folder = makers.result(date="2001-09-09").save(tmp_path / "reports" / name)
@@ -164,12 +114,3 @@ def test_an_old_study_is_told_to_a_logger_afterwards_and_only_once(tmp_path: Pat
         assert code == 0
         assert out == (tmp_path / "reports" / "old" / "summary.md").read_text() + "\n"
     assert len(list((tmp_path / "reports" / "old" / "tensorboard").glob("trial-*/events*"))) == 3
-
-
-def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -> None:
-    makers.result().save(tmp_path / "reports" / "old")
-    (tmp_path / "reports" / "old" / "tensorboard").write_text("in the way")
-    code, out, err = run(["report", "old", "--report-to", "tensorboard"], tmp_path)
-    assert code == 1
-    assert "4.00x as fast" in out
-    assert err.startswith("Warning: the logger tensorboard (")

@@ -1,9 +1,7 @@
 """What a program gets: one JSON object on standard output, all else on standard error, whatever happens."""
 
 import contextlib
-import csv
 import errno
-import io
 import json
 import shutil
 import subprocess
@@ -18,10 +16,9 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.cli.common import ErrorReporter
 from autotune.commands import search
-from autotune.core.configuration import Value
 from autotune.core.errors import StorageFailed
 from autotune.study.plan import Progress, ProgressKind, Watch
-from tests.makers import configuration, result, trial
+from tests.makers import trial
 from tests.probe.processes import bounded
 from tests.terminals import environment_with
 
@@ -58,29 +55,6 @@ def test_studies_are_one_object_the_damaged_among_them(studies: Path) -> None:
     assert second["name"] == "second"
     assert "reports/second/request.json cannot be read" in second["error"]
     assert told("studies", "--output-dir", "nowhere")[1] == {"studies": []}
-
-
-@pytest.mark.parametrize("setting", [{"warp": "on"}, {"precision": "fp6"}], ids=["setting", "value"])
-def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_be_read(
-    setting: dict[str, Value], studies: Path
-) -> None:
-    result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))]).save(studies / "reports" / "own")
-    order = studies / "reports" / "own" / "probes" / "0001" / "order.json"
-    order.write_text(json.dumps({"configuration": configuration(16, **setting).to_dict()}))
-    code, known, err = told("studies")
-    assert (code, err) == (0, "")
-    assert [item.get("trials") for item in known["studies"]] == [3, None, None]
-    told_of = f"knows no {' '.join(map(str, *setting.items()))}: the study was made by another version"
-    assert told_of in next(item["error"] for item in known["studies"] if item["name"] == "own")
-    listed = CliRunner().invoke(app, ["studies"])
-    assert told_of in listed.stdout
-    assert "second: " in listed.stdout
-    code, known, err = told("report", "own")
-    assert (code, known["error"]["type"]) == (2, "InvalidRequest")
-    assert told_of in err
-    table = CliRunner().invoke(app, ["report", "own", "--format", "csv"])
-    rows = [*csv.DictReader(io.StringIO(table.stdout))]
-    assert rows[-1][next(iter(setting))] == str(next(iter(setting.values())))
 
 
 def test_the_spaces_are_one_object(studies: Path) -> None:
@@ -129,13 +103,6 @@ def test_a_temporary_folder_without_room_is_one_line(capsys: pytest.CaptureFixtu
     assert len(printed.err.splitlines()) == 1
     assert "/scratch/ask-1" in printed.err
     assert "TMPDIR" in error["advice"]
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), ErrorReporter(as_json=True):
-        raise typer.Exit(code)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("fresh", [True, False])

@@ -14,7 +14,6 @@ from autotune.cli.app import app
 from autotune.service.client import tokens_file
 from autotune.service.tables import open_database
 from tests.service.servers import Server, serving
-from tests.test_architecture import loaded_by
 
 SEARCH = ["search", "bert-mini", "--global-batch-size", "8", "--server", "http://127.0.0.1:9"]
 
@@ -176,18 +175,6 @@ def test_without_the_extra_each_command_says_how_to_install_it(
     assert code == 2
     assert "pip install 'hf-autotune[service]'" in err
     assert len(err.splitlines()) == 1
-
-
-def test_help_and_what_is_refused_load_nothing_of_the_service() -> None:
-    for words in (["--help"], ["serve", "--help"], ["search", "bert-mini", "--global-batch-size", "8", "--detach"]):
-        program = f"""
-import contextlib, sys
-sys.argv = ["autotune", *{words!r}]
-from autotune.__main__ import main
-with contextlib.suppress(SystemExit):
-    main()
-"""
-        assert not loaded_by(program) & {"fastapi", "uvicorn", "sqlalchemy", "httpx2", "structlog", "optuna", "pandas"}
 
 
 def test_detach_wants_a_server() -> None:

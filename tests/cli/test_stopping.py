@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,23 +12,15 @@ import pytest
 
 from autotune.commands import search as workflow
 from autotune.commands.result import TuningResult
-from autotune.core import Environment, Workload
 from autotune.core.interrupt import SAID, Terminated, ending_on_signals
-from autotune.core.request import tuning_request
 from autotune.study.plan import Progress
 from tests.conftest import RECORDED
-from tests.makers import configuration, result, trial
 from tests.probe.processes import becomes_true, started_in
 from tests.recorded_host import RecordedHost
 from tests.terminals import environment_with, terminal
 
 SEARCH = "search bert-mini -b 8 --sequence-length 8 --device cpu --n-trials 9 --sampler random --search-space quick"
 WORDS = [*SEARCH.split(), "--study-name", "stopped"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("stopped")
 
 
 def test_ctrl_c_once_ends_after_the_running_probe(tmp_path: Path) -> None:
@@ -65,30 +56,17 @@ def test_ctrl_c_twice_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
     assert becomes_true(lambda: not started_in(tmp_path), 20)
 
 
-def next_order(folder: Path) -> Path:
-    """The order of the probe that the next run of the search begins with; gone if it is there already."""
-    study = folder / "reports" / "stopped"
-    before = len(TuningResult.load(study).trials) if study.exists() else 0
-    order = study / "probes" / f"{before:04d}" / "order.json"
-    order.unlink(missing_ok=True)
-    return order
-
-
-def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "autotune", *words],
-        cwd=folder,
+@pytest.mark.nightly
+def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_the_log(tmp_path: Path) -> None:
+    order = tmp_path / "reports" / "stopped" / "probes" / "0000" / "order.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", *WORDS, "--json"],
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment_with(AUTOTUNE_TEST=str(folder), FORCE_COLOR="1"),
+        env=environment_with(AUTOTUNE_TEST=str(tmp_path), FORCE_COLOR="1"),
     )
-
-
-@pytest.mark.nightly
-def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_the_log(folder: Path) -> None:
-    order = next_order(folder)
-    process = started([*WORDS, "--json"], folder)
     assert becomes_true(lambda: order.exists() or process.poll() is not None, 240)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
@@ -99,19 +77,19 @@ def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_t
     assert "Traceback" not in err
     assert "Ended by SIGTERM. " in err
     assert "\x1b" not in err
-    assert TuningResult.load(folder / "reports" / "stopped").stop_reason == "ended by SIGTERM"
-    assert becomes_true(lambda: not started_in(folder), 20)
+    assert TuningResult.load(tmp_path / "reports" / "stopped").stop_reason == "ended by SIGTERM"
+    assert becomes_true(lambda: not started_in(tmp_path), 20)
 
 
 @pytest.mark.nightly
-def test_a_search_whose_terminal_is_closed_writes_its_report(folder: Path) -> None:
-    order = next_order(folder)
-    with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
+def test_a_search_whose_terminal_is_closed_writes_its_report(tmp_path: Path) -> None:
+    order = tmp_path / "reports" / "stopped" / "probes" / "0000" / "order.json"
+    with terminal(WORDS, tmp_path, AUTOTUNE_TEST=str(tmp_path)) as shown:
         assert becomes_true(lambda: order.exists() or shown.process.poll() is not None, 240)
         shown.close_terminal()
         assert shown.process.wait(60) == 128 + signal.SIGHUP
-    assert TuningResult.load(folder / "reports" / "stopped").stop_reason == "ended by SIGHUP"
-    assert becomes_true(lambda: not started_in(folder), 20)
+    assert TuningResult.load(tmp_path / "reports" / "stopped").stop_reason == "ended by SIGHUP"
+    assert becomes_true(lambda: not started_in(tmp_path), 20)
 
 
 class Dying:
@@ -138,27 +116,3 @@ def test_a_search_ends_with_its_report_though_python_swallowed_the_exception_of_
     search = TuningResult.load(tmp_path / "swallowed")
     assert search.stop_reason == "ended by SIGTERM"
     assert [trial.number for trial in search.trials] == [0]
-
-
-@pytest.mark.nightly
-def test_who_ends_an_explanation_is_told_how_to_resume(
-    environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
-) -> None:
-    study = result(
-        [
-            trial(0, 40.0, of=configuration(2, 8), confirmed=40.0),
-            trial(1, 50.0, of=configuration(4, 8), confirmed=50.0),
-        ],
-        request=tuning_request("bert-mini", 8, device="cpu", sequence_length=16),
-        workload=workload_of("bert-mini", sequence_length=16),
-        environment=environment,
-    ).save(tmp_path / "reports" / "made-up")
-    log = study / "explanation" / "probes" / "0000" / "confirmation-1" / "log.txt"
-    process = started(["explain", "made-up"], tmp_path)
-    assert becomes_true(lambda: log.exists() or process.poll() is not None, 240)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert "Traceback" not in err
-    assert "Ended by SIGTERM. What was measured is kept. Run the same command" in err
-    assert becomes_true(lambda: not started_in(tmp_path), 20)

@@ -1,21 +1,7 @@
 """The facts about a device, for people."""
 
 from autotune.commands.doctor import device_parts, doctor_lines
-from autotune.core import Environment, read_json
-from tests.conftest import RECORDED
 from tests.makers import cpu, gpu
-
-
-def test_a_cpu_s_facts_are_told_without_a_card_s() -> None:
-    told = "\n".join(doctor_lines(cpu()))
-    assert told.startswith("Ready: cpu (a plain processor), 2 cores, 6.00 GiB free.")
-    assert "6.00 GiB free of 8.00 GiB" in told
-    assert "2, 2 compute threads" in told
-    assert "torch 2.13.0" in told
-    assert "precisions  fp32, bf16\n" in told
-    assert "driver" not in told
-    words = " ".join(doctor_lines(gpu())).replace(",", "").split()
-    assert {*gpu().precisions, *gpu().optimizers} <= {*words}
 
 
 def test_what_does_not_work_is_counted_and_on_request_listed_by_reason() -> None:
@@ -27,18 +13,6 @@ def test_what_does_not_work_is_counted_and_on_request_listed_by_reason() -> None
     assert "not lomo, adalomo: You need to install `lomo_optim`.\n" in whole
     assert "not fp16: trains in fp32 on a CPU\n" in whole
     assert "--all" not in whole
-
-
-def test_the_date_of_the_check_is_shown() -> None:
-    assert "2026-11-26: `autotune doctor --fresh`" in doctor_lines(cpu(checked_on="2026-11-26"))[-1]
-    assert "--fresh" not in " ".join(doctor_lines(cpu()))
-
-
-def test_a_device_fits_a_screen() -> None:
-    recorded = Environment.from_dict(read_json(RECORDED)["environment"])
-    lines = doctor_lines(recorded)
-    assert len(lines) < 24
-    assert max(map(len, [*lines, *doctor_lines(recorded, everything=True)])) <= 80
 
 
 def test_a_card_s_facts_name_driver_context_slot_and_neighbours() -> None:

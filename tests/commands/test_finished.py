@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.commands import search, study
+from autotune.commands import search
 from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.commands.result import TuningResult
 from autotune.core.errors import NothingFits
-from autotune.core.io import read_json, write_json
 from autotune.core.request import tuning_request
 from autotune.report import files
-from autotune.report.summary import answer_lines
 from tests.conftest import RECORDED
 from tests.recorded_host import RecordedHost
 
@@ -128,49 +125,6 @@ def test_another_request_goes_on(finished: TuningResult) -> None:
     assert [stored_answer(**other) for other in others] == [None] * len(others)
     assert searched(fresh=True)[1][-1] in ("done", "finishing")
     assert searched(n_trials=4)[1][-1] in ("done", "finishing")
-
-
-def test_a_file_that_the_arguments_name_counts_by_its_content(tmp_path: Path) -> None:
-    file = tmp_path / "accelerator.json"
-    request = tuning_request("bert-mini", 16, args={"accelerator_config": str(file)})
-    fingerprints = []
-    for text in ("{}", '{"non_blocking": true}', "{}"):
-        file.write_text(text)
-        fingerprints.append(request_fingerprint(request))
-    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
-
-
-def test_a_study_that_is_not_finished_goes_on(finished: TuningResult) -> None:
-    assert stored_answer() is not None
-    assert finished.folder is not None
-    record = read_json(finished.folder / "request.json")
-    assert record["finished"] == finished.finished != ""
-    write_json(finished.folder / "request.json", record | {"finished": ""})
-    assert stored_answer() is None
-    assert searched()[1] != []
-
-
-def test_what_there_was_no_time_for_is_done_by_the_same_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(study, "finish", _leaving_out(study.finish))
-    first, _ = searched(timeout="100s")
-    assert (first.left_out, first.finished, first.complete) == (("evaluation and checkpoint",), "", True)
-    assert "no time for: evaluation and checkpoint" in " ".join(" ".join(answer_lines(first)).split())
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    again, kinds = searched(timeout="100s")
-    assert "resumed" in kinds
-    assert (again.left_out, again.finished != "") == ((), True)
-
-
-def _leaving_out(finish: Callable[..., Any]) -> Callable[..., Any]:
-    def left_out(study: Any, *more: Any) -> Any:
-        study.ledger.left_out.append("evaluation and checkpoint")
-        return finish(study, *more)
-
-    return left_out
 
 
 def test_where_nothing_fits_the_same_command_says_so_again_at_once(

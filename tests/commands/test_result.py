@@ -1,7 +1,6 @@
 """What a search found: each method one call downwards, saved and loaded without loss."""
 
 import contextlib
-import json
 import math
 import re
 from dataclasses import dataclass, fields, replace
@@ -29,7 +28,7 @@ from autotune.space.search_space import RuledOut
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.user_arguments import read_user_arguments
 from autotune.study.store import PROSPECT, REQUEST
-from tests.makers import configuration, ended, out_of_memory, result, trial, verification, warned, workload
+from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
 from tests.trainers import CHECKPOINTING
 
 NOTHING_LEFT = StopReason(StopKind.ALL_TESTED)
@@ -37,14 +36,6 @@ NOTHING_LEFT = StopReason(StopKind.ALL_TESTED)
 
 def nothing() -> TuningResult:
     return result([Trial(0, configuration(), out_of_memory(configuration()))])
-
-
-def test_the_speed_up_is_a_number_with_its_interval() -> None:
-    made = result()
-    assert made.speedup == pytest.approx(4.0)
-    assert made.speedup is not None
-    assert made.speedup.low < 4 < made.speedup.high
-    assert made.speedup_reason == ""
 
 
 def kept(**facts: Any) -> TuningResult:
@@ -106,15 +97,6 @@ def test_a_search_without_its_baseline_says_so() -> None:
     for read in ("baseline", "speedup"):
         with pytest.raises(InvalidRequest, match="baseline"):
             getattr(result([trial(1)]), read)
-
-
-def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> None:
-    request = tuning_request("gpt2-mini", 48, args={"learning_rate": 1e-3})
-    made = result(request=request).training_arguments(str(tmp_path), max_steps=7)
-    assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (16, 3)
-    assert made.bf16
-    assert (made.learning_rate, made.max_steps) == (1e-3, 7)
-    assert made.output_dir == str(tmp_path)
 
 
 def with_losses(*flagged: int, notes: tuple[Note, ...] = (), **facts: Any) -> TuningResult:
@@ -243,12 +225,6 @@ def test_without_the_user_s_object_they_are_plain_and_have_what_is_known_of_the_
     assert result().training_arguments().output_dir == "output"
 
 
-def test_the_size_that_was_checked_for_evaluation_is_in_no_answer() -> None:
-    found = result(sanity_check=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
-    assert "per_device_eval_batch_size" not in found.setup.training_arguments
-    assert found.training_arguments().per_device_eval_batch_size == 8
-
-
 def test_the_user_s_own_arguments_stay_in_memory(tmp_path: Path) -> None:
     found = result(user_arguments=users(tmp_path))
     assert found == replace(found, user_arguments=None)
@@ -259,15 +235,6 @@ def test_the_user_s_own_arguments_stay_in_memory(tmp_path: Path) -> None:
             assert text not in path.read_bytes(), path.name
     again = TuningResult.load(folder)
     assert (again.user_arguments, type(again.training_arguments())) == (None, TrainingArguments)
-
-
-def test_the_plain_answer_is_json(tmp_path: Path) -> None:
-    told = json.loads(json.dumps(result(folder=tmp_path).to_dict(), allow_nan=False))
-    assert told["best"]["number"] == 1
-    assert told["best"]["confirmed"] is True
-    assert told["speedup"] == pytest.approx(4.0)
-    assert told["training_arguments"]["per_device_train_batch_size"] == 16
-    assert json.loads(json.dumps(nothing().to_dict()))["best"] is None
 
 
 def test_a_saved_result_is_loaded_without_loss_also_from_a_folder_that_moved(tmp_path: Path) -> None:
@@ -401,34 +368,6 @@ def test_whatever_cannot_be_read_is_named_and_without_the_baseline_there_is_no_a
     assert TuningResult.load(folder).to_dict() == whole
 
 
-def test_a_folder_in_place_of_a_measurement_is_named_too(tmp_path: Path) -> None:
-    folder = result().save(tmp_path)
-    for number in (1, 0):
-        path = folder / "probes" / f"{number:04d}" / ANSWER
-        path.unlink()
-        path.mkdir()
-    with pytest.raises(InvalidRequest, match=r"probes/0000/measurement\.json cannot be read: Is a directory"):
-        TuningResult.load(folder)
-
-
-def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path: Path) -> None:
-    folder = result(study_warnings=warned("others held memory")).save(tmp_path)
-    path = folder / "probes" / "0002" / ANSWER
-    kept = path.read_bytes()
-    path.write_text('{"outcome": "surprise"}')
-    (folder / "probes" / "0003").mkdir()
-    (folder / "probes" / "0003.bak").mkdir()
-    with pytest.warns(UnreadableFile):
-        damaged = TuningResult.load(folder)
-    assert [trial.number for trial in damaged.trials] == [0, 1]
-    damaged.save(folder)
-    assert "The file probes/0002/measurement.json cannot be read (" in " ".join(
-        (folder / "summary.md").read_text().split()
-    )
-    path.write_bytes(kept)
-    assert TuningResult.load(folder).study_warnings == warned("others held memory")
-
-
 def test_no_secret_is_written(tmp_path: Path) -> None:
     secret = {"hub_token": "hf_secret", "push_to_hub_token": "hf_secret", "learning_rate": 1e-3}
     request = tuning_request("gpt2-mini", 48, args=read_user_arguments(secret).fields)
@@ -501,18 +440,6 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
     assert made.study_warnings == warned("others held memory")
     assert made.to_dict()["warnings"] == [warning.to_dict() for warning in made.warnings]
     assert result().warnings == ()
-
-
-def test_one_line_shows_speed_and_speed_up() -> None:
-    told = repr(result())
-    assert told.startswith("<TuningResult gpt2-mini, 3 trials: 40")
-    assert re.search(r"samples/s, 4\.00x the baseline \(95% interval \d\.\d\dx to \d\.\d\dx\); trial 1: 16 x 3", told)
-    assert "\n" not in told
-    assert "<em>4.00×</em> as fast" in result()._repr_html_()
-    assert "no speed-up" in repr(result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)]))
-    assert repr(nothing()) == "<TuningResult gpt2-mini, 1 trial: nothing fits>"
-    refuted = result(verification=verification(result().best.configuration, False, 0.8))
-    assert "the baseline itself; trial 0" in repr(refuted)
 
 
 def test_a_result_that_lies_nowhere_is_neither_verified_nor_explained() -> None:

@@ -1,15 +1,11 @@
 """`search` from Python: whole studies from a recorded host, and with real probes where processes matter."""
 
 import contextlib
-import json
-import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +16,12 @@ import pytest
 import autotune
 from autotune.commands.result import TuningResult
 from autotune.core.errors import NothingFits, StudyMismatch
-from autotune.core.io import read_json
 from autotune.study.plan import Progress
 from tests.hurry import RECORDED_HOST, hurried, hurry
 from tests.makers import gpu
-from tests.probe.processes import becomes_true, started_in
-from tests.trainers import installed
 
-TESTS = Path(__file__).parents[1]
 MINIMAL = {"device": "cpu", "sequence_length": 16}
 DEFAULT = {"probes": RECORDED_HOST, "no_history": True, **MINIMAL}
-TWO_SETTINGS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 
 
 @pytest.fixture(autouse=True)
@@ -89,28 +80,6 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     assert searched.forecast is not None
     assert searched.forecast.took_s > 0
     assert searched.forecast.expected_s > 0, "of the recorded seconds, which a replay does not take"
-
-
-def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:
-    host = os.uname().nodename
-    for path in searched.folder.rglob("*"):
-        if path.suffix in (".json", ".md", ".csv"):
-            text = path.read_text()
-            assert str(TESTS.parent) not in text, path
-            assert str(searched.folder.parent) not in text, path
-            assert len(host) < 4 or host not in text, path
-
-
-def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -> None:
-    import transformers
-
-    fields = read_json(searched.folder / "best_training_arguments.json")
-    loaded = transformers.TrainingArguments(output_dir="unused", **installed(fields))
-    assert loaded.per_device_train_batch_size * loaded.gradient_accumulation_steps == 16
-    made = searched.training_arguments(output_dir="unused", learning_rate=1e-3)
-    assert made.learning_rate == 1e-3
-    assert made.per_device_train_batch_size == loaded.per_device_train_batch_size
-    assert searched.setup.model_arguments["dtype"] == "float32"
 
 
 def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: TuningResult, tmp_path: Path) -> None:
@@ -190,70 +159,9 @@ def test_the_caller_s_random_numbers_are_as_if_nothing_had_been_searched(tmp_pat
         assert (random.getstate(), repr(numpy.random.get_state())) == before
 
 
-def test_a_script_is_shown_a_line_an_event_on_standard_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    autotune.search("bert-mini", 16, output_dir=tmp_path, **REPLAYED)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.search(r"^trial 0: .*samples/s", err, re.MULTILINE)
-    assert re.search(r"^trial 1: .*samples/s", err, re.MULTILINE)
-    assert "\nthe search is expected to take about " in err
-    assert "\nWhy it ended: " in err
-    assert err.splitlines()[-1] == f"Report    {next(tmp_path.iterdir())}/report.html"
-    autotune.search("bert-mini", 16, output_dir=tmp_path, fresh=True, watch=False, **REPLAYED)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_limit_below_what_the_model_alone_needs_says_so_with_the_figure(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match=r"needs \d+ MiB for its weights and gradients alone"):
         autotune.search("bert-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **DEFAULT)
-
-
-@pytest.mark.nightly
-def test_where_nothing_fits_the_least_that_was_wanted_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NothingFits, match=r"Nothing fits into .* needed at least \d+ MiB"):
-        autotune.search(
-            "gpt2-mini",
-            4,
-            output_dir=str(tmp_path),
-            memory_limit="60MiB",
-            n_trials=2,
-            space="quick",
-            sampler="random",
-            **MINIMAL,
-        )
-    folder = next(tmp_path.iterdir())
-    assert "Nothing fits" in (folder / "summary.md").read_text()
-    assert not (folder / "best_training_arguments.json").exists()
-
-
-@pytest.mark.nightly
-def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(tmp_path: Path) -> None:
-    result = autotune.search(
-        "gpt2-mini",
-        8,
-        output_dir=str(tmp_path),
-        memory_limit="230MiB",
-        n_trials=2,
-        sequence_length=128,
-        device="cpu",
-        args={"per_device_train_batch_size": 8},
-        only={"micro_batch_size": (1,), "precision": ("fp32",), "checkpointing": ("none",)},
-        space="quick",
-    )
-    assert result.baseline.measurement.outcome == "out_of_memory"
-    assert result.speedup is None
-    assert "out_of_memory" in result.speedup_reason
-    assert result.best.configuration.micro_batch_size == 1
-
-
-SCRIPT = """
-import autotune
-result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_trials=1, output_dir=OUT,
-    space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
-print("FOUND", result.best.configuration.global_batch_size)
-"""
 
 
 OWN_MODULE = """
@@ -299,60 +207,6 @@ def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_p
     )
     assert done.stdout.strip() == "FOUND train-build-gb4-cpu 4", done.stderr
     assert re.search(r"^trial 0: .*samples/s", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.nightly
-def test_it_works_from_standard_input_and_without_a_main_guard(tmp_path: Path) -> None:
-    code = SCRIPT.replace("OUT", repr(str(tmp_path / "reports")))
-    command = [sys.executable, "-"]
-    done = subprocess.run(command, input=code, text=True, capture_output=True, timeout=300, cwd=tmp_path, env=hurried())
-    assert "FOUND 4" in done.stdout, done.stderr
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("moment", ["between probes", "inside a probe"])
-def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tmp_path: Path) -> None:
-    code = textwrap.dedent(f"""
-        import os, signal, sys, threading, time
-        import autotune
-        def watch(progress):
-            if {moment!r} == "between probes" and progress.kind == "trial" and progress.number == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 1:
-                threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        autotune.search("bert-mini", 8, sequence_length=16, device="cpu", n_trials=2, output_dir={str(tmp_path)!r},
-            space="quick", watch=watch, no_history=True, sampler="random")
-    """)
-    killed = subprocess.run(
-        [sys.executable, "-c", code],
-        timeout=300,
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent), "AUTOTUNE_TEST": str(tmp_path)},
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    folder = next(tmp_path.iterdir())
-    done = [path.parent.name for path in (folder / "probes").glob("*/measurement.json")]
-    kept = {name: (folder / "probes" / name / "measurement.json").read_text() for name in done}
-    assert kept
-    assert all((folder / "probes" / name / "log.txt").exists() for name in kept)
-    assert becomes_true(lambda: not started_in(tmp_path), 20)
-
-    probed = []
-    result = autotune.search(
-        "bert-mini",
-        8,
-        n_trials=2,
-        output_dir=str(tmp_path),
-        space="quick",
-        sampler="random",  # uses all its trials
-        no_history=True,
-        watch=lambda progress: probed.append(progress.number) if progress.kind == "probing" else None,
-        **MINIMAL,
-    )
-    assert len({trial.configuration for trial in result.trials}) == 2
-    assert probed == [number for number in range(2) if f"{number:04d}" not in kept]
-    for name, text in kept.items():
-        assert json.loads((folder / "probes" / name / "measurement.json").read_text()) == json.loads(text)
 
 
 def test_a_cluster_may_have_more_devices_than_this_machine_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:

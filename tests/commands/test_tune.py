@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe.process.guard import MEANS, why_unguarded
+from autotune.probe.process.guard import why_unguarded
 from autotune.space.build import build_space
 from autotune.study.identity import study_identity
 from autotune.workload import extract
@@ -105,25 +103,6 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
 
 
 @pytest.mark.nightly
-def test_where_the_user_s_folder_cannot_have_a_layer_it_is_read_only_and_that_is_said_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MEANS, "landlock python")
-    keeping = Keeping(tmp_path / "mine")
-    keeping.fill(bert())
-    before, said = digest(tmp_path / "mine"), list[Any]()
-    options = {**FEW, "n_trials": 1}
-    autotune.tune(
-        built(tmp_path, callbacks=[keeping]), watch=said.append, output_dir=str(tmp_path / "reports"), **options
-    )
-    assert digest(tmp_path / "mine") == before
-    messages = [(len(progress.trials), progress.message) for progress in said]
-    assert any("your files in trials:" in message and not trials for trials, message in messages)
-    logs = [path.read_text() for path in (tmp_path / "reports").glob("*/probes/*/log.txt")]
-    assert all("not kept: autotune: a trial writes nothing of yours" in log for log in logs)
-
-
-@pytest.mark.nightly
 def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
     tmp_path: Path,
 ) -> None:
@@ -143,113 +122,6 @@ def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
             hand_out()
 
 
-@pytest.mark.nightly
-def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_path: Path) -> None:
-    class Own(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = torch.nn.Embedding(64, 2)
-
-        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": torch.nn.functional.cross_entropy(self.inner(input_ids).mean(dim=1), labels)}
-
-    only = {"micro_batch_size": [4, 12], "checkpointing": ["none"], "precision": ["fp32"]}
-    trainer = built(tmp_path, model=Own(), train_dataset=Numbers(40))
-    result = autotune.tune(trainer, global_batch_size=12, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    assert Note(NoteKind.SENT, detail="its class is not one of transformers") in result.notes
-    assert {trial.configuration.global_batch_size for trial in result.trials} == {12}
-    assert result.baseline.configuration.micro_batch_size == 4
-    assert result.workload.architecture == "Own"
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
-@pytest.mark.filterwarnings("ignore:This sequence already has:UserWarning")
-def test_trl_s_sft_trainer_is_what_is_measured(tmp_path: Path) -> None:
-    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
-    from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
-
-    texts = [f"the {number}th of many paragraphs, {'and longer ' * (number % 5)}" for number in range(80)]
-    config = Qwen2Config(
-        vocab_size=384,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        intermediate_size=32,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    args = trl.SFTConfig(
-        output_dir=str(tmp_path),
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_length=40,
-        packing=True,
-        dataset_text_field="words",
-        per_device_train_batch_size=4,
-        report_to="none",
-        save_strategy="no",
-        learning_rate=1e-3,
-    )
-    data = datasets.Dataset.from_dict({"words": texts})
-    trainer = trl.SFTTrainer(
-        model=Qwen2ForCausalLM(config), args=args, train_dataset=data, processing_class=ByT5Tokenizer()
-    )
-    only = {"micro_batch_size": [2, 4], "checkpointing": ["none"]}
-    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    for trial in result.trials:
-        assert trial.measurement.outcome == "completed", trial.measurement.reason
-    assert result.baseline.configuration.values["precision"] == "fp32"  # though SFTConfig's default is bf16
-    log = (result.folder / "probes" / "0000" / "log.txt").read_text()
-    assert not re.search("Tokenizing|Packing|Truncating", log)
-
-    made = result.apply(trainer)
-    assert type(made) is trl.SFTTrainer
-    assert type(made.args) is trl.SFTConfig
-    assert (made.args.max_length, made.args.packing, made.args.dataset_kwargs) == (40, True, None)
-    assert made.args.learning_rate == 1e-3
-    assert len(made.train_dataset) == len(trainer.train_dataset)
-    assert made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps == 4
-    told = made.args.to_dict()
-    made.args.max_steps = 2
-    assert made.train().global_step == 2
-    assert made.evaluate(data.select(range(4)))["eval_loss"] > 0  # data that is given later is prepared as before
-    # Last: whoever builds arguments resets accelerate's state, and with it that of a Trainer which is there already.
-    assert result.training_arguments().to_dict() == told
-    assert result.training_arguments().output_dir == str(tmp_path)
-
-
-class Weighed(Trainer):
-    """Counts the labels of its data, as classes are weighed."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.labels = [int(sample["labels"]) for sample in self.train_dataset]
-        assert len(self.labels) == 24
-
-
-@pytest.mark.nightly
-def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to_the_end(tmp_path: Path) -> None:
-    """The baseline is what the real run is; `none` is switched off on the model, in probes and in the answer's Trainer."""
-    model = bert()
-    getattr(model, f"{CHECKPOINTING}_enable")()
-    grouped = {"train_sampling_strategy": "group_by_length"}
-    trainer = built(tmp_path, Weighed, model, grouped, train_dataset=Numbers(24))
-    only = {"checkpointing": ["none"], "micro_batch_size": [8], "precision": ["fp32"]}
-    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    baseline = result.baseline
-    assert baseline.configuration.values["checkpointing"] == baseline.measurement.settings["checkpointing"] == "full"
-    assert {trial.measurement.outcome for trial in result.trials} == {"completed"}
-    assert {trial.measurement.settings["checkpointing"] for trial in result.trials[1:]} == {"none"}
-    if result.best is not baseline:
-        assert not getattr(result.apply(trainer).model, f"is_{CHECKPOINTING}")
-    else:
-        assert getattr(result.apply(trainer).model, f"is_{CHECKPOINTING}")
-
-
 def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:
     with (tmp_path / "open").open("w") as unsendable:
 
@@ -263,47 +135,6 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
             autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "reports").exists()
-
-
-class Rounds(torch.optim.Optimizer):
-    """An optimizer with an argument that is no setting of its groups."""
-
-    def __init__(self, params: Any, rounds: int = 1) -> None:
-        super().__init__(params, {"lr": 1e-3})
-        self.rounds = rounds
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        time.sleep(0.01 * self.rounds)
-        for weight in self.param_groups[0]["params"]:
-            weight.sub_(weight.grad.sign(), alpha=1e-3)
-
-
-@pytest.mark.nightly
-def test_a_function_builds_the_trainer_of_each_probe_and_of_the_answer(tmp_path: Path) -> None:
-    def build(args: Any) -> Any:
-        model = bert()
-        trainer = Trainer(
-            model, args, train_dataset=Numbers(), optimizers=(Rounds(model.parameters(), rounds=20), None)
-        )
-        before = trainer.compute_loss
-        trainer.compute_loss = lambda *args, **kwargs: 3 * before(*args, **kwargs)
-        return trainer
-
-    args = built(tmp_path).args
-    only = {"micro_batch_size": [4, 8], "precision": ["fp32"], "padding": ["none", "8"]}
-    result = autotune.tune(build, args, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    for trial in result.trials:
-        assert trial.measurement.outcome == "completed", trial.measurement.reason
-        assert trial.samples_per_second is not None
-        assert trial.samples_per_second.value <= 8 / 0.2, "each step takes 20 rounds"
-    assert (result.workload.built, result.workload.own_optimizer) == (True, "Rounds")
-    assert weights_text(result.workload) == "weights as your build function makes them"
-    made = result.arguments(args)
-    assert made.per_device_train_batch_size == result.best.configuration.micro_batch_size
-    assert made.per_device_train_batch_size * made.gradient_accumulation_steps == 8
-    made.max_steps = 2
-    assert build(made).train().global_step == 2
 
 
 @pytest.mark.parametrize(
@@ -330,17 +161,6 @@ def test_what_is_neither_a_trainer_nor_a_function_with_arguments_is_refused(tmp_
     for given in ((bert,), (trainer, trainer.args), (bert(),), (bert, bert())):
         with pytest.raises(InvalidRequest, match=r"autotune.tune\(build, args\)"):
             autotune.tune(*given)
-
-
-def test_a_function_whose_library_was_patched_is_refused(
-    asked: "Asked", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = Trainer.training_step
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", lambda self, *args: before(self, *args))
-        autotune.tune(lambda args: Trainer(bert(), args, train_dataset=Numbers()), built(tmp_path).args)
-    with pytest.raises(InvalidRequest, match=r"Trainer\.training_step was replaced in your process"):
-        user_workload(tuning_request("mine", 8, device="cpu"), asked[0][0].pickled)
 
 
 def test_what_a_built_trainer_s_arguments_do_not_say_is_not_searched(asked: "Asked", tmp_path: Path) -> None:
@@ -432,22 +252,6 @@ def test_a_model_that_was_trained_in_bf16_is_sent_without_its_autocast_and_keeps
     assert trainer.model._original_forward.__func__ is Own.forward
     arrived = UserObjects.opened(asked[0][0].pickled).model()
     assert type(arrived).__name__ == "Own"
-    assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & vars(arrived).keys()
-
-
-def test_a_reference_model_that_was_prepared_in_bf16_is_sent_without_its_autocast_and_keeps_it(
-    asked: Asked, tmp_path: Path
-) -> None:
-    class WithReference(Trainer):  # type: ignore[misc]
-        def __init__(self, *args: Any, ref_model: Any = None, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.ref_model = self.accelerator.prepare_model(ref_model, evaluation_mode=True)
-
-    trainer = built(tmp_path, kind=WithReference, fields={"bf16": True}, ref_model=bert())
-    forward = trainer.ref_model.forward
-    autotune.tune(trainer)
-    assert trainer.ref_model.forward == forward
-    arrived = UserObjects.opened(asked[0][0].pickled).trainer_arguments["ref_model"]
     assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & vars(arrived).keys()
 
 

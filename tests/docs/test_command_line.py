@@ -1,7 +1,6 @@
 """What the page of the command line says of Python is so."""
 
 import inspect
-import re
 from typing import Any
 
 import pytest
@@ -9,13 +8,9 @@ import pytest
 import autotune
 from autotune.core.request import OPTIONS as REQUEST
 from autotune.core.request import tuning_request
-from autotune.report.formats import FORMATS
-from tests.docs.pages import PAGES, docs_module
+from tests.docs.pages import docs_module
 
-INTRODUCTION = PAGES["docs/command_line.md"].partition("## All commands")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
-COMMANDS_ALONE = {"apply", "run", "doctor", "search-spaces", "studies", "serve", "token", "login"}
-METHODS = {"report"}
 OPTIONS_ALONE = {"as_json", "quiet", "server", "detach"}
 BY_FOLDER = {"verify", "explain"}
 PYTHON_ALONE = {"watch", "probes", "started", "train_dataset", "data_collator", "processing_class", "trainer_class"}
@@ -28,12 +23,6 @@ def parameters(command: str) -> dict[str, inspect.Parameter]:
 
 def options(command: str) -> dict[str, Any]:
     return {param.name: param for param in docs_module("generated").commands()[command].params}
-
-
-def test_every_command_is_spoken_of() -> None:
-    assert {*FUNCTIONS, *COMMANDS_ALONE, *METHODS} == set(docs_module("generated").commands())
-    for name in (*FUNCTIONS, *COMMANDS_ALONE, *METHODS):
-        assert f"`{name}`" in INTRODUCTION
 
 
 @pytest.mark.parametrize("command", FUNCTIONS)
@@ -75,9 +64,3 @@ def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
 
 def test_every_argument_of_a_search_is_described() -> None:
     assert not [name for name in parameters("search") if f" {name}: " not in (autotune.search.__doc__ or "")]
-
-
-def test_the_page_of_the_columns_names_every_format_of_a_report() -> None:
-    formats = PAGES["docs/columns.md"].partition("## Formats")[2].partition("## ")[0]
-    for format in FORMATS:
-        assert re.search(rf"[` ]{format}`", formats), format

@@ -1,12 +1,9 @@
 """Pages that are made from the code: nothing of the code is missing in them."""
 
-from pathlib import Path
-
 import typer
 
 import autotune
 from autotune.cli.app import app
-from autotune.core.gpus import CARDS
 from autotune.space.settings import SETTINGS
 from tests.docs.pages import docs_module
 
@@ -36,19 +33,3 @@ def test_every_command_and_option_is_there_with_its_help() -> None:
 def test_every_public_name_is_in_the_api() -> None:
     text = MADE.api()
     assert all(name in text for name in (*autotune.__all__, "autotune.errors.NotApplied"))
-
-
-def test_every_card_and_space_is_there() -> None:
-    assert all(f"`{name}`" in MADE.cards() for name in CARDS)
-    assert "| `default` |" in MADE.spaces()
-
-
-def test_only_what_changed_is_written(tmp_path: Path) -> None:
-    def written() -> dict[str, int]:
-        MADE.write(tmp_path)
-        return {str(path.relative_to(tmp_path)): path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
-
-    before = written()
-    assert written() == before
-    commands = {f"commands/{name}.md" for name in MADE.commands()}
-    assert set(before) == {f"_generated/{name}" for name in MADE.PAGES} | commands

@@ -45,15 +45,3 @@ def is_of_the_program(title: str, quoted: str) -> bool:
 
 def test_every_message_that_is_quoted_is_one_of_the_program_s() -> None:
     assert not [f"{title}: {quoted}" for title, quoted in QUOTED if not is_of_the_program(title, quoted)]
-
-
-def test_enough_is_quoted_and_every_kind_that_is_raised_is_quoted() -> None:
-    assert len(QUOTED) > 25
-    assert {name for name, _, _ in raised()} <= {title for title, _ in QUOTED}
-
-
-def test_every_message_of_the_source_stands_in_the_list_at_the_end() -> None:
-    assert "_generated/messages.md" in PAGE
-    made = MADE.messages()
-    assert "There is no device …." in made
-    assert all(f"## Every {name}\n" in made for name, text, _ in raised() if worded(text))

@@ -41,16 +41,3 @@ def test_an_address_without_a_version_leads_to_the_newest_one(
         )
     assert (tmp_path / "404.html").read_text().startswith(f"404 of {tags.get(newest)}")
     assert (tmp_path / "llms.txt").read_text() == f"[Install]({URL}{newest}/install.html)"
-
-
-def test_the_page_of_missing_ones_has_links_that_work_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCS_URL", f"{URL}dev/")
-    monkeypatch.setenv("DOCS_VERSIONS", "0.1 dev")
-    configuration = docs_module.__wrapped__("conf")
-    assert (configuration.html_context["versions"], configuration.html_context["current"]) == (["0.1", "dev"], "dev")
-    context = {"title": "Page not <code>found</code> &amp; more"}
-    configuration._meta(None, "404", "page.html", context, None)
-    assert f'<base href="{URL}dev/">' in context["metatags"]
-    assert '<meta property="og:title" content="Page not found &amp; more">' in context["metatags"]
-    assert f'<meta property="og:image" content="{URL}dev/_static/card.png">' in context["metatags"]
-    assert (Path(configuration.__file__).parent / "_static" / "card.png").is_file()

@@ -163,16 +163,6 @@ def test_checkpointing_workers_and_pinned_memory_are_as_asked(
     assert dict(measurement.settings) == asked.values
 
 
-def test_checkpointing_takes_less_memory(train: Train, cuda: Environment) -> None:
-    if cuda.free_memory_bytes < 14 * GIB:
-        pytest.skip("needs a card with 14 GiB free")
-    peaks = {}
-    for checkpointing in ("none", "full"):
-        measurement = train("bert-base", configuration(32, checkpointing=checkpointing), sequence_length=128)
-        peaks[checkpointing] = measurement.peak_allocated_bytes or 0
-    assert peaks["full"] < 0.8 * peaks["none"]
-
-
 def test_layers_that_forget_in_part_or_into_the_hosts_memory_take_less_by_as_much(
     train: Train, cuda: Environment
 ) -> None:
@@ -392,14 +382,3 @@ def test_the_allocator_runs_with_or_without_expandable_segments(train: Train, tm
 def test_the_cache_is_emptied_as_often_as_asked(train: Train) -> None:
     measurement = train("bert-mini", configuration(8, pin_memory=True, empty_cache_steps=4))
     assert measurement.settings["empty_cache_steps"] == 4
-
-
-@pytest.mark.parametrize("mode", ["default", "reduce_overhead"])
-def test_a_compiled_training_keeps_its_precision(train: Train, cuda: Environment, mode: str) -> None:
-    if reason := SETTINGS["compile"].unavailable(mode, Context(cuda, Workload("bert-mini", "masked-lm"))):
-        pytest.skip(reason)
-    asked = configuration(8, pin_memory=True, compile=mode, precision="bf16_weights")
-    measurement = train("bert-mini", asked, deadline_s=500.0)
-    assert measurement.settings["compile"] == mode
-    assert measurement.settings["precision"] == "bf16_weights"
-    assert measurement.compile_s > 0

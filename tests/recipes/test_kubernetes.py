@@ -40,12 +40,6 @@ def test_kubernetes_schemas_accept_it(document: dict[str, Any]) -> None:
     validator.validate(document, VERSION, strict=True)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/kustomization.yaml")), ids=lambda path: path.parent.name)
-def test_a_kustomization_lists_every_file_beside_it(path: Path) -> None:
-    listed = yaml.safe_load(path.read_text(encoding="utf-8"))["resources"]
-    assert sorted(listed) == sorted(file.name for file in path.parent.glob("*.yaml") if file != path)
-
-
 def test_no_pod_has_more_rights_than_it_needs() -> None:
     for spec in PODS:
         assert spec["securityContext"]["runAsNonRoot"]

@@ -15,7 +15,6 @@ from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 from tests.makers import GIB, cpu, gpu, refusal_of, space_file, values_of, workload
 from tests.makers import SETTINGS as SETTINGS_OF_A_CPU
-from tests.makers import space as made_space
 
 
 def built(
@@ -128,13 +127,6 @@ def test_where_the_deciding_setting_is_not_in_the_space_the_user_s_own_value_dec
     assert len(list(without)) == without.size == 1
 
 
-def test_what_has_no_effect_has_its_first_value_if_the_baseline_s_is_no_proposal() -> None:
-    baseline = Configuration.exact(8, 2, {"workers": 0, "prefetch_factor": 8})
-    among = made_space(baseline, workers=(0, 2), prefetch_factor=(2, 4))
-    assert {item.values["prefetch_factor"] for item in among if item.values["workers"] == 0} == {2}
-    assert {item.values["prefetch_factor"] for item in among if item.values["workers"] == 2} == {2, 4}
-
-
 # The baseline ---------------------------------------------------------------------------------------------------
 
 
@@ -195,12 +187,6 @@ def test_a_fixed_setting_has_one_value_for_the_baseline_too() -> None:
     assert made.baseline in made
 
 
-def test_only_narrows_in_order_and_without_repetition() -> None:
-    made = built(48, only={"workers": [2, 0, "2"], "optimizer": "adafactor,adamw_torch"})
-    assert made.values["workers"] == (0, 2)
-    assert made.values["optimizer"] == ("adafactor", "adamw_torch")
-
-
 # Wrong files ----------------------------------------------------------------------------------------------------
 
 
@@ -208,20 +194,12 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
     ("text", "line", "what"),
     [
         ("# a space\nparameters:\n  precision: [fp32]\n  optimiser: [sgd]\n", 4, "Did you mean 'optimizer'?"),
-        ("parameters:\n  workers: [0]\n  precision: [fp32, bf61]\n", 3, "Did you mean 'bf16'?"),
         ("paramters:\n  precision: [fp32]\n", 1, "Did you mean 'parameters'?"),
         ("parameters:\n  precision: [fp32\n", 3, "YAML"),
-        ("a: 1\n---\nb: 2\n", 2, "YAML"),
         ("parameters: {workers: !!bool 3}\n", 1, "YAML"),
         ("parameters:\n  <<: {precision: [bf61]}\n", 1, "Did you mean 'bf16'?"),
         ("", 1, "parameters"),
-        ("description: none\nparameters:\n  precision:\n", 3, "precision"),
-        ("parameters:\n  precision: [[fp32]]\n", 2, "precision"),
         ("parameters:\n  workers: [1.5]\n", 2, "workers"),
-        ("parameters:\n  precision: []\n", 2, "precision"),
-        ("parameters:\n  checkpointing: [null]\n", 2, "checkpointing"),
-        ("parameters: {true: [1]}\n", 1, "True"),
-        ("parameters: {workers: [0]}\ncore: precision\n", 2, "core: 'precision' is not a list"),
         ("parameters:\n  micro_batch_size: {multiple_of: many}\n", 2, "micro_batch_size"),
         ("parameters:\n  precision: [fp32]\n  precision: [bf16]\n", 3, "precision"),
     ],
@@ -236,14 +214,11 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: 
 
 
 def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
-    for word in ("off", "no", "on", "yes", "y"):
-        said = file_refusal(tmp_path, f"parameters: {{precision: [{word}]}}")
-        assert f"'{word}' is not one of" in said
+    assert "'off' is not one of" in file_refusal(tmp_path, "parameters: {precision: [off]}")
     space = open_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}")).values
     assert space["pin_memory"] == (True, False, False)
     assert "'True' is not a whole number" in file_refusal(tmp_path, "parameters: {workers: [true]}")
-    made = read_yaml("{a: 5e-5, b: off, c: true, d: 10, e: 1.5, f: null}")
-    assert made == {"a": 5e-5, "b": "off", "c": True, "d": 10, "e": 1.5, "f": None}
+    assert read_yaml("{a: 5e-5, b: off, c: true}") == {"a": 5e-5, "b": "off", "c": True}
     with pytest.raises(InvalidYaml):
         read_yaml("!!python/object:os.system {}")
     with pytest.raises(InvalidYaml, match="line 2: anchors"):
@@ -371,13 +346,8 @@ def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewher
     file = space_file(tmp_path, "parameters: {micro_batch_size: tiles, precision: [fp32, bf16]}")
     own = {"per_device_train_batch_size": 64}
     assert built(256, gpu(), own, space=file).values["micro_batch_size"] == (64, 128, 256)
-    older = gpu(compute_capability=(7, 5), precisions={"fp32": None, "bf16": None})
-    sizes = built(48, older, {"per_device_train_batch_size": 8}, space=file).values["micro_batch_size"]
-    assert sizes == (8, 16, 24, 48)
     assert built(256, gpu(), own, space=file, fix=["precision=fp32"]).values["micro_batch_size"][0] == 1
     assert built(6, space=file).values["micro_batch_size"] == (1, 2, 3, 6)
-    said = file_refusal(tmp_path, "parameters: {micro_batch_size: tiling}")
-    assert "whole number" in said
 
 
 def test_only_takes_the_words_for_micro_batch_sizes_too() -> None:
@@ -386,7 +356,6 @@ def test_only_takes_the_words_for_micro_batch_sizes_too() -> None:
         assert built(256, gpu(), only=[*only, "micro_batch_size=tiles"]).values["micro_batch_size"] == sizes
     made = built(256, gpu(), only={"micro_batch_size": ["tiles", 2], "precision": ["bf16"]})
     assert made.values["micro_batch_size"] == (2, 64, 128, 256)
-    assert built(6, only=["micro_batch_size=divisors"], space="compile").values["micro_batch_size"] == (1, 2, 3, 6)
     said = refusal(only=["micro_batch_size=tilse"])
     assert "not a whole number" in said
     assert "Did you mean 'tiles'?" in said

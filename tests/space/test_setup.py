@@ -59,11 +59,6 @@ def test_checkpointing_has_the_name_that_this_transformers_knows(fields: tuple[s
     assert {"activation_checkpointing", "gradient_checkpointing"} & set(made) == {name}
 
 
-def test_the_model_is_trained_in_float32_weights_and_needs_no_variables() -> None:
-    assert training_setup(configuration(precision="bf16"), cpu(), {}).model_arguments == {"dtype": "float32"}
-    assert training_setup(configuration(), cpu(), {}).process_environment == {}
-
-
 def test_every_configuration_of_the_default_space_makes_real_training_arguments(tmp_path: Path) -> None:
     environment = cpu(training_argument_fields=REAL_FIELDS)
     space = build_space(tuning_request("m", 6), environment, workload(), {})
@@ -90,19 +85,6 @@ def test_the_settings_know_hugging_face_s_defaults(tmp_path: Path) -> None:
 
 
 # The baseline's sizes -------------------------------------------------------------------------------------------
-
-
-def test_the_user_s_micro_batch_is_kept_where_it_divides_and_accumulation_follows() -> None:
-    assert baseline_sizes(48, {"per_device_train_batch_size": 16}) == (16, [])
-    assert baseline_sizes(48, {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 3}) == (16, [])
-    assert baseline_sizes(48, {}) == baseline_sizes(48, {"gradient_accumulation_steps": 2}) == (8, [])
-
-
-def test_else_it_becomes_the_largest_divisor_below_and_a_line_says_so() -> None:
-    size, (note,) = baseline_sizes(48, {"per_device_train_batch_size": 10})
-    assert size == 8
-    assert note.numbers == {"requested": 10, "exact": 8}
-    assert baseline_sizes(47, {})[0] == 1
 
 
 @pytest.mark.parametrize("name", ["per_device_train_batch_size", "gradient_accumulation_steps"])

@@ -28,23 +28,6 @@ def test_the_least_change_comes_first() -> None:
     ]
 
 
-def test_what_is_sharded_takes_all_ranks() -> None:
-    of = space(micro_batch_size=(1, 2), **SHARDED)
-    assert [words(change) for change in changes_of(of)] == [
-        "1",
-        "2 fsdp full_shard data_parallel_size 4",
-        "1 fsdp full_shard data_parallel_size 4",
-    ]
-
-
-def test_nothing_is_left_to_change_where_the_user_saves_memory_already() -> None:
-    of = space(micro_batch_size=(1, 2), checkpointing=("full", "none"))
-    assert [
-        words(change)
-        for change in changes_of(replace(of, baseline=of.configuration({**of.baseline.values, "micro_batch_size": 1})))
-    ] == []
-
-
 def tried(micro: int, **settings: str | int) -> Configuration:
     return Configuration.exact(8, micro, {"checkpointing": "none", "precision": "fp32", "workers": 0, **settings})
 

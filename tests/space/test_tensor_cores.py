@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from autotune.core.note import Note, NoteKind
-from autotune.space.settings.micro_batch_size import tiled
 from autotune.space.tensor_cores import advice, multiple
 from tests.makers import cpu, gpu
 
@@ -30,20 +29,6 @@ def test_the_multiple_follows_from_the_card_and_the_number_format(
     assert multiple(cpu(), precisions) == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "tile", "sizes"),
-    [
-        (256, 64, (64, 128, 256)),
-        (96, 64, (32, 96)),
-        (12, 64, (1, 2, 3, 4, 6, 12)),
-    ],
-)
-def test_sizes_are_of_the_largest_tile_that_divides_the_global_batch(
-    target: int, tile: int, sizes: tuple[int, ...]
-) -> None:
-    assert tiled(target, tile) == sizes
-
-
 def test_a_vocabulary_that_leaves_tiles_half_empty_is_to_be_padded() -> None:
     (note,) = advice(GPT2, gpu(), FORMATS)
     assert note == Note(NoteKind.VOCABULARY, {"size": 50257, "least": 64, "next": 50304}, "vocab_size")
@@ -58,13 +43,3 @@ def test_a_vocabulary_that_leaves_tiles_half_empty_is_to_be_padded() -> None:
 def test_nothing_is_advised_if_nothing_is_to_be_padded(config: Any, precisions: tuple[str, ...]) -> None:
     assert advice(config, gpu(), precisions) == []
     assert advice(GPT2, cpu(), FORMATS) == []
-
-
-def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:
-    odd = {"vocab_size": 64, "hidden_size": 100, "num_attention_heads": 5, "intermediate_size": 401}
-    notes = advice({"text_config": odd}, gpu(), FORMATS)
-    assert [(note.detail, note.numbers["size"]) for note in notes] == [
-        ("hidden_size", 100),
-        ("intermediate_size", 401),
-        ("", 20),
-    ]

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from autotune.core.errors import InvalidRequest
 from autotune.core.note import Note, NoteKind
 from autotune.space.user_arguments import fields_of, left_out, read_user_arguments
 
@@ -64,11 +63,6 @@ def test_the_object_its_fields_and_a_file_say_the_same(tmp_path: Path) -> None:
         assert of.fields.items() >= fields.items()
         assert of.source == (str(file) if value in (file, str(file)) else "Your training arguments")
     assert read_user_arguments(args=None).fields == {}
-
-
-def test_what_is_no_arguments_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="args is a int"):
-        read_user_arguments(args=5)
 
 
 def test_what_belongs_to_the_user_s_run_stays_beside_the_fields(tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.compare.run import compare
 from autotune.commands.result import TuningResult
 from autotune.core import Environment
-from autotune.report.evidence import evidence_lines
 from autotune.report.html import page
 from autotune.report.page_table import table_of
 from autotune.report.summary import answer_lines, summary
@@ -65,12 +63,6 @@ def test_a_batch_is_padded_to_the_mean_of_the_longest_of_so_many() -> None:
     assert padded_share([1.0, 1.0, 1.0], 5) == pytest.approx(1.0)
 
 
-def test_of_a_trial_of_another_version_nothing_is_known() -> None:
-    study = found()
-    of = configuration(16, precision="bf16", setting_of_later="on")
-    assert study.utilization(trial(2, 450.0, of=of)) is None
-
-
 def test_each_rank_computes_its_share() -> None:
     study = found()
     of = replace(study.best.configuration, gradient_accumulation_steps=1, data_parallel_size=3)
@@ -92,22 +84,6 @@ def test_an_adapter_s_operations_are_its_own() -> None:
     assert use is not None
     assert use.mfu == pytest.approx(0.67 * 450 / 989.5, rel=0.01)
     assert found().utilization(one) is None, "of an adapter that was not counted nothing is known"
-
-
-def test_packed_weights_compute_in_their_own_format() -> None:
-    of = configuration(16, precision="fp32", lora="16", quantization="nf4")
-    study = found()
-    key = adapter_key(of, study.environment, "causal-lm")
-    study = replace(study, arithmetic=replace(KNOWN, samples={key: SampleFlops(TERA)}))
-    use = study.utilization(trial(2, 450.0, of=of))
-    assert use is not None
-    assert use.precision == "bf16"
-
-
-def test_a_part_grows_with_the_tokens_and_attention_with_their_square() -> None:
-    flops = SampleFlops(whole=100 * 8 + 8**2, half=100 * 4 + 4**2)
-    assert [flops.of(tokens / 8) for tokens in (8, 6, 4, 2)] == pytest.approx([864, 636, 416, 204])
-    assert SampleFlops(864.0).of(0.5) == 864.0, "all samples are alike"
 
 
 def test_samples_of_many_lengths_count_as_they_were_trained_padding_included() -> None:
@@ -144,20 +120,3 @@ def test_answer_summary_table_and_page_show_it_with_its_source_and_convention(tm
     assert "TFLOP/s in bf16 (MFU)" in page(facts)
     loaded = TuningResult.load(study.save(tmp_path / "study"))
     assert loaded.utilization(loaded.best) == study.utilization(study.best)
-
-
-def test_nothing_is_said_of_it_where_it_is_not_known() -> None:
-    assert "MFU" not in summary(result())
-    assert "(MFU)" not in page(result())
-    assert result().to_frame()["mfu"].isna().all()
-    on_cpu = found(environment=cpu())
-    assert on_cpu.best is not None
-    assert any("58% of the fastest product" in line for line in evidence_lines(on_cpu, on_cpu.best))
-
-
-def test_compare_shows_it() -> None:
-    study = found()
-    promised = study.utilization(study.best)
-    assert promised is not None
-    rows = compare([study, result()]).to_dict("records")
-    assert [row["best_mfu"] for row in rows] == [pytest.approx(promised.mfu), pytest.approx(float("nan"), nan_ok=True)]

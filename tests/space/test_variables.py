@@ -18,7 +18,3 @@ def test_a_comma_inside_brackets_ends_no_setting() -> None:
     value = "roundup_power2_divisions:[64:8,128:4],expandable_segments:True"
     assert list(settings_of("PYTORCH_ALLOC_CONF", value)) == ["roundup_power2_divisions", "expandable_segments"]
     assert allocator_settings({"PYTORCH_ALLOC_CONF": value})["expandable_segments"] == "True"
-
-
-def test_one_environment_alone_is_as_it_is() -> None:
-    assert joined({"LD_PRELOAD": " a.so "}) == {"LD_PRELOAD": " a.so "}

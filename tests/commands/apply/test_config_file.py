@@ -54,20 +54,6 @@ def test_a_key_is_removed_with_its_line(tmp_path: Path, key: str) -> None:
     assert "# schedule" in new
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["  a: 1\n  b: 2\n", "---\na: 1\nb: 2", "{a: 1, b: 2}", "a: 1\r\nb: 2\r\n", 'a: "Grüße 😀"\nb: 1\n'],
-)
-def test_all_ways_to_write_a_mapping(tmp_path: Path, text: str) -> None:
-    new = patched(written(tmp_path, text), {"b": "no"})
-    assert yaml.safe_load(new) == yaml.safe_load(text) | {"b": "no"}
-
-
-def test_text_that_a_reader_would_take_for_something_else_is_quoted(tmp_path: Path) -> None:
-    values = {"optim": "no", "optim_args": "1e-5", "torch_compile_mode": "a: b #c"}
-    assert yaml.safe_load(patched(written(tmp_path, "optim: sgd\n"), values)) == values
-
-
 @pytest.mark.parametrize("text", ["a: &x 1\nb: *x\n", "{a: 1}\n"])
 def test_a_file_that_would_change_elsewhere_is_refused_with_what_to_set(tmp_path: Path, text: str) -> None:
     assert "a: 3, new: 4" in refusal_of(lambda: patched(written(tmp_path, text), {"a": 3, "new": 4}))

@@ -125,10 +125,6 @@ def test_a_value_that_goes_back_to_the_default_leaves_the_command() -> None:
     assert "prefetch" not in in_command(result, words.split()).command
 
 
-def test_a_flag_that_says_no_is_changed_too() -> None:
-    assert in_command(found(), ["trl", "sft", "--no_bf16"]).command.startswith("trl sft --bf16 True")
-
-
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
 def test_a_config_file_of_a_script_is_copied_and_named_in_the_command(tmp_path: Path, suffix: str) -> None:
     fields = {"output_dir": str(tmp_path), "use_cpu": True, "per_device_train_batch_size": 8, "learning_rate": 3e-4}
@@ -161,18 +157,6 @@ def test_trl_s_own_parser_reads_the_answer(tmp_path: Path) -> None:
     arguments = parser.parse_args_and_config(words)[1]
     assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (16, 3)
     assert (arguments.bf16, arguments.gradient_checkpointing, arguments.max_length) == (True, False, 512)
-
-
-def test_a_trl_file_alone_is_recognised(tmp_path: Path) -> None:
-    (tmp_path / "sft.yaml").write_text(TRL_FILE)
-    applied = in_file(found(), tmp_path / "sft.yaml")
-    ((path, text),) = applied.files.items()
-    assert path == tmp_path / "sft.tuned.yaml"
-    assert yaml.safe_load(text) == yaml.safe_load(TRL_FILE) | {
-        **{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 3},
-        **{"gradient_checkpointing": False, "bf16": True},
-    }
-    assert applied.values["bf16"] == (False, True)
 
 
 def with_attention(result: TuningResult, attention: str) -> TuningResult:

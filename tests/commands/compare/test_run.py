@@ -17,7 +17,7 @@ from autotune.commands.compare.run import compare, different_work
 from autotune.commands.compare.text import about, figures
 from autotune.commands.result import TuningResult
 from autotune.core import Outcome
-from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.errors import InvalidRequest
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report.formats import plain_rows
@@ -35,35 +35,12 @@ def other_work(**facts: Any) -> TuningResult:
     return result(workload=workload(**facts))
 
 
-def test_a_row_holds_what_its_study_found() -> None:
-    (row,) = plain_rows(compare([CARD]))
-    assert row["best_samples_per_second"] == CARD.best.samples_per_second.value
-    assert row["baseline_samples_per_second_low"] == CARD.baseline.samples_per_second.low
-    assert (row["speedup"], row["speedup_high"]) == (CARD.speedup.value, CARD.speedup.high)
-    assert (row["baseline_peak_bytes"], row["best_peak_bytes"]) == (500 * MIB, 700 * MIB)
-    assert (row["trials"], row["probes"], row["best_trial"], row["confirmed"]) == (2, 6, 1, True)
-    assert row["best_unlike_baseline"] == "16 x 3"
-    assert row["best_configuration"] == str(CARD.best.configuration)
-    assert row["versions"] == "torch 2.13.0, transformers 5.23.0, driver 580.1"
-    assert math.isnan(compare([CARD])["price_per_hour"][0])
-
-
 def test_what_verify_refuted_is_no_answer() -> None:
     refuted = result(verification=verification(result().best.configuration, False, 0.8))
     _, row = plain_rows(compare([CARD, refuted]))
     speed = refuted.baseline.samples_per_second.value
     assert (row["best_trial"], row["best_samples_per_second"]) == (0, speed)
     assert row["times_as_fast"] == pytest.approx(speed / CARD.best.samples_per_second.value)
-
-
-def test_against_the_least_change_of_settings_that_do_not_fit_a_speed_up_is_proven_side_by_side_with_that() -> None:
-    does_not_fit = Trial(0, configuration(8), out_of_memory(configuration(8)))
-    for confirmed in (None, 10.0):
-        least = trial(1, 10.0, of=configuration(4), confirmed=confirmed)
-        study = result([does_not_fit, least, trial(2, 40.0, of=configuration(16), confirmed=40.0)])
-        (row,) = plain_rows(compare([study]))
-        assert (row["best_trial"], row["confirmed"]) == (2, confirmed is not None)
-        assert (row["verdict"] == "not_proven") == (not row["confirmed"])
 
 
 # Relative speed -------------------------------------------------------------------------------------------------
@@ -136,13 +113,6 @@ def test_what_was_not_measured_is_not_said_to_fit_nothing() -> None:
     assert repr(dataclasses.replace(result(), trials=[])).endswith("not measured>")
 
 
-def test_a_study_where_nothing_fits_is_a_row_without_speeds() -> None:
-    row = plain_rows(compare([NOTHING, CARD]))[0]
-    assert (row["best_trial"], row["best_samples_per_second"], row["speedup"]) == (None, None, None)
-    assert (row["best_configuration"], row["confirmed"]) == ("", False)
-    assert row["why_no_speedup"]
-
-
 # Names and prices -----------------------------------------------------------------------------------------------------
 
 
@@ -203,12 +173,6 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_the_file_holds_the_same_table(tmp_path: Path) -> None:
     table = compare([CARD, NOTHING, ONE_STEP, result()], "2 EUR", output=tmp_path / "compared.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "compared.parquet"), table, check_exact=True)
-
-
-def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageFailed, match="cannot be written"):
-        compare([CARD], output=tmp_path / "file" / "compared.csv")
 
 
 def test_a_comparison_names_no_place_of_this_machine(tmp_path: Path) -> None:

@@ -32,13 +32,6 @@ def forecast(host: ProbeHost) -> Forecast:
         return autotune.estimate("bert-mini", 8, memory_limit="1GiB", only={"checkpointing": ("none",)}, **QUICK)
 
 
-@pytest.mark.nightly
-def test_every_configuration_of_the_space_has_a_peak(forecast: Forecast) -> None:
-    assert len(forecast.rows) == 4 * 2  # micro-batch sizes x 32 or 16 bits
-    assert all(row.peak and row.peak.device_bytes > 2**29 for row in forecast.rows)
-    assert {row.settings["precision"] for row in forecast.rows} == {("fp32", "tf32"), ("fp16", "bf16")}
-
-
 def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecast) -> None:
     row = next(
         row for row in forecast.rows if row.gradient_accumulation_steps > 1 and row.settings["precision"][0] == "fp32"
@@ -47,14 +40,6 @@ def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecas
     split = row.peak.split
     held = split.weights + split.gradients + split.optimizer_states
     assert held / forecast.workload.parameters == pytest.approx(16, rel=0.02)
-
-
-def test_the_model_behind_it_answers_for_other_micro_batches(forecast: Forecast) -> None:
-    from autotune.core.configuration import Configuration
-
-    settings = (("checkpointing", "none"), ("precision", "bf16"))
-    sizes = [forecast.model.peak(Configuration(micro, 1, settings=settings)).allocated_bytes for micro in (2, 16, 128)]
-    assert sizes == sorted(sizes)
 
 
 def test_what_fits_is_what_stays_within_memory_less_headroom(forecast: Forecast) -> None:
@@ -120,39 +105,6 @@ def test_the_text_is_the_golden_one(golden: Callable[[str, str], None]) -> None:
     assert max(len(line) for text in lines for line in text) <= 80
 
 
-def test_tables_of_many_settings_fit_80_columns_too() -> None:
-    split = MemorySplit(123 * GIB, GIB, 2 * GIB, 3 * GIB, GIB // 2, GIB // 4)
-    rows = tuple(
-        ForecastRow(
-            2**size,
-            2 ** (9 - size),
-            {
-                "checkpointing": (name,),
-                "precision": ("fp32", "tf32"),
-                "optimizer": ("adamw_torch", "adamw_torch_fused", optimizer),
-                "attention": ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"),
-            },
-            MemoryPeak(split, split.total, "optimizer step"),
-        )
-        for name in ("none", "full")
-        for optimizer in ("adafactor", "paged_adamw_8bit")
-        for size in range(10)
-    )
-    for limit in (GIB, None):
-        forecast = Forecast(
-            workload(),
-            512,
-            rows,
-            cast(MemoryModel, None),
-            0.05,
-            limit,
-            notes=(Note(NoteKind.COLUMNS, detail="a note " * 30),),
-        )
-        lines = forecast_lines(forecast.to_dict())
-        assert [line for line in lines if len(line) > 80] == []
-        assert sum("130.00" in line for line in lines) >= 8
-
-
 def test_the_command_prints_one_json_object_and_fails_where_nothing_fits(
     forecast: Forecast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,15 +117,6 @@ def test_the_command_prints_one_json_object_and_fails_where_nothing_fits(
         assert json.loads(done.stdout) == json.loads(json.dumps(estimated.to_dict()))
     for row in forecast.to_dict()["rows"]:
         assert sum(row["split"].values()) == row["peak_allocated_bytes"] + row["split"]["context"]
-
-
-@pytest.mark.nightly
-def test_an_estimate_for_a_gpu_leaves_out_what_it_cannot_do() -> None:
-    forecast = autotune.estimate("gpt2-mini", 4, gpu="t4", only={"checkpointing": ("none",)}, **QUICK)
-    assert forecast.card == CARDS["T4"]
-    assert all(map(forecast.fits, forecast.rows))
-    assert {row.settings["precision"] for row in forecast.rows} == {("fp32",), ("fp16",)}
-    assert any("T4 has no bf16" in str(value) for value in forecast.ruled_out)
 
 
 def test_a_function_is_not_a_model_and_other_names_are_not_options() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import autotune
 from autotune.cli.app import app
 from autotune.commands.explain import remeasure, run
 from autotune.commands.explain.explanation import Explanation
@@ -41,7 +39,6 @@ from autotune.probe import ProbeOptions
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.store import EXPLANATION
-from tests.hurry import hurry
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, result, step, trial
 from tests.replay_probe import ReplayProbe
 
@@ -235,17 +232,6 @@ def test_a_path_without_a_baseline_starts_at_the_nearest_that_runs(tmp_path: Pat
     assert "the baseline does not run here" in "\n".join(explanation_lines(explanation))
 
 
-def test_where_only_the_answer_runs_it_is_said(tmp_path: Path) -> None:
-    def measured(of: Configuration) -> Measurement:
-        return completed(of) if of == TWO else out_of_memory(of)
-
-    explanation, _ = explained_in(study(TWO, of=measured), tmp_path, measured)
-    assert explanation.steps == ()
-    assert explanation.total is None
-    assert sentence(explanation) == "Only the answer itself runs: nothing on the way to it can be compared."
-    assert explanation_lines(explanation)
-
-
 def test_an_answer_that_does_not_run_this_time_is_said_and_nothing_more_measured(tmp_path: Path) -> None:
     def measured(of: Configuration) -> Measurement:
         return out_of_memory(of) if of == TWO else completed(of)
@@ -268,17 +254,6 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     lines = explanation_lines(explanation)
     assert [line for line in lines if line.startswith("  the baseline: compute-bound")]
     assert "the answer" not in "\n".join(lines)
-
-
-def test_where_it_was_too_noisy_to_tell_the_way_to_find_out_is_told(tmp_path: Path) -> None:
-    speeds = {configuration(8): 10.0, TWO: 10.5}
-    trials = [
-        trial(number, speed, of=of, confirmed=speed, spread=0.1) for number, (of, speed) in enumerate(speeds.items())
-    ]
-    explanation, probe = explained_in(result(trials), tmp_path)
-    assert probe.asked == []
-    assert "Too noisy to tell whether anything is faster. Trial 1 (" in sentence(explanation)
-    assert re.search(r"the same command with --confirmation-rounds \d+\.$", sentence(explanation))
 
 
 # Ablations -------------------------------------------------------------------------------------------------------
@@ -359,23 +334,6 @@ def test_an_interrupted_explanation_goes_on_and_measures_nothing_twice(tmp_path:
     again, third = explained_in(study(THREE), tmp_path, steady)
     assert third.asked == []
     assert again.to_dict() == explanation.to_dict()
-
-
-def test_what_differs_from_round_to_round_leads_along_the_same_path_when_it_goes_on(tmp_path: Path) -> None:
-    probe, inner = ReplayProbe({}), world(0.0)
-
-    def measured(of: Configuration) -> Measurement:
-        later = probe.asked[-1][1].slot.round > 1
-        if later and of == configuration(8, precision="bf16", workers=2):
-            return out_of_memory(of)
-        faster = completed(of, 4 * float(inner(of).samples_per_second or 0))
-        return faster if later and of.values["workers"] == 2 else inner(of)
-
-    probe.table = measured
-    first, _ = explained_in(study(THREE), tmp_path, probe)
-    again, further = explained_in(study(THREE), tmp_path, measured)
-    assert further.asked == []
-    assert again.to_dict() == first.to_dict()
 
 
 @pytest.fixture
@@ -471,27 +429,6 @@ def test_what_bounds_a_training_is_told() -> None:
     assert "micro_batch_size 24 (trial 5) did not fit" in why
 
 
-def test_what_ran_in_the_search_is_run_again_whatever_a_leaner_one_met(tmp_path: Path) -> None:
-    leaner = configuration(12, precision="bf16")
-    explanation, _ = explained_in(study(TWO, Trial(2, leaner, out_of_memory(leaner))), tmp_path)
-    assert explanation.product is not None
-
-
-def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
-    from autotune.commands.explain.text import changes
-
-    def of(seconds: float, peak: int, **parts: float) -> Trial:
-        steps = tuple(step(seconds, samples=48, **parts) for _ in range(5))
-        return Trial(
-            0, TWO, completed(TWO, peak_bytes=peak, steps=steps, accumulation_steps=1, accumulation_steps_run=1)
-        )
-
-    before = of(1.1, 100 * MIB, last_s=0.9, data_wait_s=0.2, optimizer_s=0.3)
-    after = of(0.7, 80 * MIB, last_s=0.65, data_wait_s=0.05, optimizer_s=0.3)
-    assert changes(before, after) == "micro-steps 42% shorter, data wait 150.0 ms less, peak 20 MiB less"
-    assert changes(before, before) == "nothing of the step or the peak changed much"
-
-
 # For real ---------------------------------------------------------------------------------------------------------
 
 
@@ -518,29 +455,6 @@ def test_a_study_is_explained_with_real_probes(
     assert first.to_dict() == second.to_dict(), "nothing is measured twice"
     assert first.product == pytest.approx(float(first.total or 0), rel=1e-9)
     assert [step.settings for step in first.steps] == [("micro_batch_size",)]
-
-
-@pytest.mark.nightly
-def test_the_gains_of_a_real_study_make_up_its_speed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    explanation = autotune.search(
-        "bert-mini",
-        8,
-        only={"micro_batch_size": (1, 8), "checkpointing": ("full", "none"), "optimizer": ("adamw_torch_fused",)},
-        fix={"precision": "fp32", "workers": 0},
-        args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
-        n_trials=3,
-        device="cpu",
-        sequence_length=8,
-        output_dir=str(tmp_path),
-    )
-    assert explanation.folder is not None
-    explanation = explain(explanation.folder, rounds=1)
-    assert {name for step in explanation.steps for name in step.settings} == {"micro_batch_size", "checkpointing"}
-    assert explanation.confirmed is not None
-    assert explanation.total is not None
-    assert explanation.total.low <= explanation.confirmed.high, sentence(explanation)
-    assert explanation.total.high >= explanation.confirmed.low, sentence(explanation)
 
 
 # Ranks -----------------------------------------------------------------------------------------------------------

@@ -12,13 +12,12 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.commands.guide import run
 from autotune.commands.guide.ladder import LADDER, SAMPLES, Ladder, methods_for
-from autotune.commands.guide.run import FILES, check_any_fits, clear, guide, run_guide
+from autotune.commands.guide.run import FILES, check_any_fits, clear, run_guide
 from autotune.commands.guide.table import ladder_lines, latest_line
 from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, read_json
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
 from autotune.probe.order import Timing
-from autotune.space.file import open_space
 from autotune.study.store import REQUEST
 from tests.makers import ALLOWED, GIB, MIB, cpu, ended, gpu, workload
 from tests.replay_probe import ReplayProbe, recorded
@@ -74,14 +73,6 @@ def test_the_guides_seconds_and_speeds_are_of_the_same_512_samples_and_the_globa
     assert [method.configuration(8).gradient_accumulation_steps for method in LADDER] == [1, 4, 4, 1, 4, 1, 4, 1, 4]
 
 
-def test_the_space_guide_holds_the_ladder_s_values_and_no_others() -> None:
-    tried = [method.configuration(4).values for method in LADDER]
-    space = open_space("guide").values
-    assert {name: set(values) for name, values in space.items()} == {
-        name: {item[name] for item in tried} for name in tried[0]
-    }
-
-
 def test_on_a_cpu_each_fp16_method_is_ruled_out_with_its_reason_and_bf16_follows_it() -> None:
     methods = ladder().methods
     out = [method for method in methods if method.ruled_out]
@@ -130,17 +121,6 @@ def test_every_micro_step_of_every_method_runs_and_none_is_told_to_end_early(tmp
     able = [method.configuration(4) for method in done.methods if not method.ruled_out]
     assert [asked for asked, _ in probe.asked] == able
     assert all(options.slot.round and options.best_so_far is None for _, options in probe.asked)
-
-
-def test_each_measurement_is_on_disk_before_the_next_method_starts(tmp_path: Path) -> None:
-    def probe(configuration: Configuration) -> Measurement:
-        there = len(list(tmp_path.glob("probes/*/**/measurement.json")))
-        seen.append(there)
-        return world(configuration)
-
-    seen: list[int] = []
-    run_guide(ladder(gpu()), ReplayProbe(probe), tmp_path)
-    assert seen == list(range(9))
 
 
 def test_an_interrupt_passes_and_what_is_known_lies_in_the_folder(tmp_path: Path) -> None:
@@ -255,14 +235,3 @@ def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="holds a study"):
         clear(folder)
     assert (folder / REQUEST).read_text() == "{}"
-
-
-@pytest.mark.nightly
-def test_a_model_that_classifies_no_sequences_is_measured_with_its_own_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-    monkeypatch.setattr("autotune.commands.guide.run.run_guide", lambda ladder, *rest: seen.append(ladder) or ladder)
-    guide("vit-mini", device="cpu", output_dir=str(tmp_path))
-    assert seen[0].workload.task == "image-classification"
-    assert seen[0].notes[0].detail.startswith("image-classification (")

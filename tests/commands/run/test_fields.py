@@ -33,13 +33,6 @@ def facts(**parts: Any) -> Facts:
     return Facts(**usual | parts)
 
 
-def test_only_what_differs_from_the_program_is_set() -> None:
-    arguments = {"per_device_train_batch_size": 2, "bf16": False, "optim": "adamw_torch"}
-    fields = {"per_device_train_batch_size": 4, "bf16": False, "activation_checkpointing": True}
-    differing = {"per_device_train_batch_size": 4, "activation_checkpointing": True}
-    assert changed(fields, facts(arguments=arguments), {}) == differing
-
-
 def test_the_older_name_of_a_field_gives_way() -> None:
     arguments = {"gradient_checkpointing": True, "activation_checkpointing": True}
     of_program = facts(arguments=arguments, base=arguments)

@@ -12,6 +12,7 @@ import torch
 from tests.commands.run.programs import (
     FLAGS,
     ONLY,
+    SIZES,
     TRAINED,
     answered,
     autotune_run,
@@ -122,30 +123,12 @@ def test_the_command_is_started_again_for_each_trial_and_with_the_answer(tmp_pat
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        ("torch.distributed.run", "--nproc-per-node", "2"),
-        ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
-    ],
-    ids=["torchrun", "accelerate"],
-)
-def test_two_ranks_are_searched_for_by_their_launcher(
-    tmp_path: Path, launcher: tuple[str, ...], all_cores: Any
-) -> None:
+def test_two_ranks_are_searched_for_by_their_launcher(tmp_path: Path, all_cores: None) -> None:
     if not has_cores(2):
         pytest.skip("two ranks take two cores")
     program(tmp_path, trained="trainer.train()\nprint(f'trained {args.per_device_train_batch_size}')")
-    flags = (
-        "--per_device_train_batch_size",
-        "1",
-        "--gradient_accumulation_steps",
-        "4",
-        "--ddp_backend",
-        "gloo",
-        *FLAGS,
-    )
-    command = [sys.executable, "-m", *launcher, "train.py"]
+    flags = (*SIZES, "--ddp_backend", "gloo", *FLAGS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
     ended = autotune_run(tmp_path, *ONLY, "--train", command=command, flags=flags)
     assert ended.returncode == 0, ended.stderr
     assert "This is one of 2 ranks" in ended.stderr

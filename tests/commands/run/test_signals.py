@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.commands.run.exchange import _lives
-from tests.commands.run.programs import ONLY, answered, autotune_run, measurements, program, stopped, study
+from tests.commands.run.programs import autotune_run
 from tests.hurry import hurried
 from tests.probe.processes import becomes_true, bounded
 
@@ -46,38 +46,3 @@ def test_a_killed_autotune_is_gone_for_a_program_that_waits_even_if_nobody_reaps
         assert becomes_true(lambda: not _lives(process.pid), 20)
         assert Path(f"/proc/{process.pid}").exists()
     assert _lives(os.getpid())
-
-
-@pytest.mark.nightly  # test_run.py kills and resumes a search too
-@pytest.mark.parametrize(
-    ("numbers", "options"),
-    [
-        ((signal.SIGKILL, signal.SIGINT), ()),
-        ((signal.SIGTERM,), ("--train")),
-        ((signal.SIGKILL, signal.SIGINT), ("--mode", "rerun")),
-    ],
-    ids=["sent", "SIGTERM", "again"],
-)
-def test_a_search_that_is_stopped_leaves_nothing_and_resumes(
-    tmp_path: Path, numbers: tuple[signal.Signals, ...], options: tuple[str, ...]
-) -> None:
-    program(tmp_path)
-    for trial, number in enumerate(numbers):
-        errors = stopped(tmp_path, number, trial, *options)
-        assert (trial == 0) == ("resuming" not in errors)
-        if number != signal.SIGKILL:
-            assert "Run the same command again to resume." in errors
-        assert not (tmp_path / "saved").exists()
-    measured = measurements(tmp_path)
-    again = autotune_run(tmp_path, *ONLY, *options)
-    assert again.returncode == 0, again.stderr
-    assert "resuming" in again.stderr
-    assert len(measured) == len(numbers)
-    assert all(path.read_text() == text for path, text in measured.items()), "nothing is lost or measured again"
-    assert "as fast as your settings" in again.stdout
-    result = study(tmp_path)
-    assert answered(result) == (4, 1)
-    assert (result.baseline.configuration.micro_batch_size, result.request.global_batch_size) == (1, 4)
-    if not options:  # the answer alone
-        assert "trained" not in again.stdout
-        assert not (tmp_path / "saved").exists()

@@ -13,15 +13,12 @@ from transformers import (
     ByT5Tokenizer,
     DataCollatorWithPadding,
     EarlyStoppingCallback,
-    ProgressCallback,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
-    default_data_collator,
 )
 
 from autotune.commands.result import TuningResult
-from autotune.commands.trainer.apply import _named, _warn_of_batch_size
+from autotune.commands.trainer.apply import _warn_of_batch_size
 from autotune.core import InvalidRequest, Value
 from autotune.core.request import tuning_request
 from autotune.errors import BatchSizeChanged, NotApplied
@@ -71,42 +68,15 @@ def test_the_new_trainer_has_the_answer_and_all_that_was_the_user_s(tmp_path: Pa
     assert (trainer.args.per_device_train_batch_size, trainer.args.bf16) == (4, False)
 
 
-def test_it_trains_with_the_tuned_batch(tmp_path: Path) -> None:
-    mine = Counting()
-    trainer = built(tmp_path, fields={"max_steps": 3}, callbacks=[mine])
-    made = found(2).apply(trainer)
-    sizes: list[int] = []
-    step = made.training_step
-    made.training_step = lambda model, inputs, *more: sizes.append(len(inputs["labels"])) or step(model, inputs, *more)
-    made.train()
-    assert mine.steps == 3
-    assert sizes == [2] * 12
-
-
-def test_checkpointing_that_the_user_had_under_its_older_name_is_off_where_the_answer_is_without(
-    tmp_path: Path,
-) -> None:
-    trainer = built(tmp_path, fields={CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"a": 1}})
-    made = found(8, checkpointing="none").apply(trainer)
-    assert not getattr(made.args, CHECKPOINTING)
-    assert not made.args.gradient_checkpointing
-
-
 def checkpointed() -> Any:
     model = bert()
     model.gradient_checkpointing_enable()
     return model
 
 
-def adapted(model: Any) -> Any:
-    peft = pytest.importorskip("peft")
-    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
-
-
 @BY_ITS_OLDER_NAME
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_checkpointing_that_was_switched_on_by_hand_is_off_in_the_training_too(wrapped: bool, tmp_path: Path) -> None:
-    model = adapted(checkpointed()) if wrapped else checkpointed()
+def test_checkpointing_that_was_switched_on_by_hand_is_off_in_the_training_too(tmp_path: Path) -> None:
+    model = checkpointed()
     made = found(8, checkpointing="none").apply(built(tmp_path, model=model, fields={"max_steps": 1}))
     assert made.model is model
     assert not checkpoints(model)
@@ -145,33 +115,6 @@ def test_a_model_that_was_trained_in_another_precision_trains_in_the_answer_s(
         training.train()
     expected = {"fp32": torch.float32, "bf16": torch.bfloat16}
     assert (dtypes[0], dtypes[-1]) == (expected[before], expected[answer])
-
-
-@BY_ITS_OLDER_NAME
-def test_each_model_that_the_trainer_makes_is_without_checkpointing(tmp_path: Path) -> None:
-    trainer = Trainer(
-        model_init=checkpointed,
-        args=TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", save_strategy="no"),
-        train_dataset=Numbers(),
-    )
-    made = found(8, checkpointing="none").apply(trainer)
-    first = made.model
-    assert not checkpoints(first)
-    made.train()
-    assert made.model is not first
-    assert not checkpoints(made.model)
-    assert checkpoints(trainer.model)
-
-
-def test_a_callback_that_was_removed_stays_removed(tmp_path: Path) -> None:
-    trainer = built(tmp_path)
-    usual = [type(callback) for callback in trainer.callback_handler.callbacks]
-    trainer.remove_callback(ProgressCallback)
-    made = found().apply(trainer)
-    assert ProgressCallback in usual
-    assert [type(callback) for callback in made.callback_handler.callbacks] == [
-        item for item in usual if item != ProgressCallback
-    ]
 
 
 # The global batch size ------------------------------------------------------------------------------------------
@@ -223,13 +166,6 @@ def test_a_class_of_one_s_own_gets_its_argument_and_makes_its_callback_once(tmp_
     assert [item.trainer for item in told] == [made]
 
 
-def test_an_optimizer_of_one_s_own_goes_along(tmp_path: Path) -> None:
-    model = bert()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = found(optimizer="own").apply(built(tmp_path, model=model, optimizers=(optimizer, None)))
-    assert made.optimizer is optimizer
-
-
 def test_an_optimizer_of_one_s_own_that_was_not_measured_stays_with_a_word_on_it(tmp_path: Path) -> None:
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -244,15 +180,6 @@ def test_a_copy_of_the_collator_pads_as_the_answer_says(tmp_path: Path) -> None:
     made = found(padding="16").apply(built(tmp_path, data_collator=collator))
     assert made.data_collator.pad_to_multiple_of == 16
     assert collator.pad_to_multiple_of is None
-
-
-def test_batches_of_a_named_model_s_answer_come_without_a_mask_that_hides_nothing(tmp_path: Path) -> None:
-    trainer = built(tmp_path, data_collator=default_data_collator)
-    made = found(user_objects=False, attention_mask="where_needed").apply(trainer)
-    row = {"input_ids": [1, 2], "attention_mask": [1, 1]}
-    assert "attention_mask" not in made.data_collator([row])
-    assert "attention_mask" in made.data_collator([row, {**row, "attention_mask": [1, 0]}])
-    assert trainer.data_collator is default_data_collator
 
 
 @pytest.fixture
@@ -342,9 +269,3 @@ def test_what_a_built_model_cannot_take_is_refused_with_advice(settings: Any, te
     with pytest.raises(InvalidRequest) as caught:
         found(user_objects=False, **settings).apply(built(tmp_path))
     assert text in str(caught.value)
-
-
-def test_a_field_has_the_name_that_the_installed_transformers_gives_it() -> None:
-    newer, older = "activation_checkpointing", "gradient_checkpointing"
-    for of_study, installed in ((newer, older), (older, newer), (newer, newer)):
-        assert _named({of_study: True, "bf16": True}, {installed, "bf16"}) == {installed: True, "bf16": True}

@@ -55,13 +55,6 @@ def on_card(monkeypatch: pytest.MonkeyPatch) -> tuple[torch.nn.Module, torch.opt
     return model, optimizer
 
 
-def test_weights_gradients_buffers_and_states_move() -> None:
-    model, optimizer = trained()
-    assert {name: {"cpu"} for name in places(model, optimizer)} == places(model, optimizer)
-    moved(model, states_on(CPU, optimizer), CARD)
-    assert {name: {"meta"} for name in places(model, optimizer)} == places(model, optimizer)
-
-
 def test_they_stay_the_same_parameters_with_the_same_values() -> None:
     model, optimizer = trained()
     weight, before = model[0].weight, model[0].weight.detach().clone()
@@ -69,15 +62,6 @@ def test_they_stay_the_same_parameters_with_the_same_values() -> None:
     assert model[0].weight is weight
     assert torch.equal(weight, before)
     assert optimizer.param_groups[0]["params"][0] is weight
-
-
-def test_states_that_lie_elsewhere_are_none_of_the_card_s() -> None:
-    _, optimizer = trained()
-    weight = next(iter(optimizer.state))
-    optimizer.state[weight] |= {"exp_avg": optimizer.state[weight]["exp_avg"].to(CARD), "count": 3}
-    assert [name for state, name in states_on(CARD, optimizer)] == ["exp_avg"]
-    assert states_on(CARD, optimizer)[0][0] is optimizer.state[weight]
-    assert states_on(CARD, None) == []
 
 
 @pytest.mark.parametrize("ending", [None, ValueError, KeyboardInterrupt])

@@ -117,24 +117,15 @@ class Reading(Trainer):
         self.rows = 2 * self.args.per_device_train_batch_size
 
 
-class ReadingOfAll(Trainer):
-    """Its constructor reads the batch size of all devices."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.rows = self.args.train_batch_size
-
-
 @pytest.mark.parametrize(
     ("kind", "settings", "text"),
     [
         (Trainer, {}, ""),
         (Reading, {}, "the __init__ of Reading reads per_device_train_batch_size"),
-        (ReadingOfAll, {}, "the __init__ of ReadingOfAll reads train_batch_size"),
         (Trainer, {"cpu_allocator": "jemalloc"}, "the answer starts so: "),
         (Trainer, {"data_parallel_size": 2}, "torchrun --nproc-per-node 2"),
     ],
-    ids=["plain", "reading", "reading of all", "variables", "ranks"],
+    ids=["plain", "reading", "variables", "ranks"],
 )
 def test_what_cannot_be_set_in_place_takes_a_new_start(
     kind: type, settings: dict[str, Any], text: str, tmp_path: Path

@@ -50,33 +50,20 @@ def verification(answer: Sequence[Measurement], yours: Sequence[Measurement] = (
 
 # The rule -------------------------------------------------------------------------------------------------------------
 
-PROMISED = Interval(1.5, 1.4, 1.6)
-
-
-@pytest.mark.parametrize(
-    ("measured", "verdict"),
-    [
-        ((1.5, 1.45, 1.55), PromiseKind.HELD),
-        ((1.38, 1.36, 1.41), PromiseKind.HELD),  # they overlap
-        ((1.36, 1.35, 1.37), PromiseKind.HELD),  # below by less than 3 %
-        ((1.33, 1.32, 1.34), PromiseKind.SLOWER),
-        ((0.9, 0.6, 1.2), PromiseKind.SLOWER),  # wide, but surely below
-        ((1.3, 0.9, 1.7), PromiseKind.WIDE_INTERVAL),  # holds both
-        ((1.2, 0.98, 1.45), PromiseKind.SLOWER),  # holds 1 and not 1.5
-        ((1.5, 1.3, 1.7), PromiseKind.WIDE_INTERVAL),  # 27 % wide
-        ((1.5, 1.36, 1.65), PromiseKind.HELD),
-        ((2.0, 1.7, 2.3), PromiseKind.MORE_THAN_HELD),  # wide, but surely above
-    ],
-)
-def test_a_speed_up_holds_where_it_is_not_below_the_promise_and_above_one(
-    measured: tuple[float, float, float], verdict: PromiseKind
-) -> None:
-    assert judged(PROMISED, Interval(*measured)) is verdict
-
 
 @pytest.mark.parametrize(
     ("promised", "measured", "verdict"),
     [
+        ((1.5, 1.4, 1.6), (1.5, 1.45, 1.55), PromiseKind.HELD),
+        ((1.5, 1.4, 1.6), (1.38, 1.36, 1.41), PromiseKind.HELD),  # they overlap
+        ((1.5, 1.4, 1.6), (1.36, 1.35, 1.37), PromiseKind.HELD),  # below by less than 3 %
+        ((1.5, 1.4, 1.6), (1.33, 1.32, 1.34), PromiseKind.SLOWER),
+        ((1.5, 1.4, 1.6), (0.9, 0.6, 1.2), PromiseKind.SLOWER),  # wide, but surely below
+        ((1.5, 1.4, 1.6), (1.3, 0.9, 1.7), PromiseKind.WIDE_INTERVAL),  # holds both
+        ((1.5, 1.4, 1.6), (1.2, 0.98, 1.45), PromiseKind.SLOWER),  # holds 1 and not 1.5
+        ((1.5, 1.4, 1.6), (1.5, 1.3, 1.7), PromiseKind.WIDE_INTERVAL),  # 27 % wide
+        ((1.5, 1.4, 1.6), (1.5, 1.36, 1.65), PromiseKind.HELD),
+        ((1.5, 1.4, 1.6), (2.0, 1.7, 2.3), PromiseKind.MORE_THAN_HELD),  # wide, but surely above
         ((1.0, 0.97, 1.03), (0.99, 0.97, 1.01), PromiseKind.HELD),  # less memory, as fast
         ((1.0, 0.97, 1.03), (0.92, 0.9, 0.94), PromiseKind.SLOWER),
         ((1.1, 0.7, 1.5), (0.92, 0.9, 0.94), PromiseKind.SLOWER),  # slower than the user's settings
@@ -84,7 +71,7 @@ def test_a_speed_up_holds_where_it_is_not_below_the_promise_and_above_one(
         ((1.5, 0.0, float("inf")), (1.4, 1.38, 1.42), PromiseKind.HELD),  # a promise of a single step
     ],
 )
-def test_what_was_promised_no_faster_holds_where_it_is_no_slower(
+def test_a_speed_up_holds_where_it_is_not_below_the_promise_and_no_slower_than_the_user_s_settings(
     promised: tuple[float, float, float], measured: tuple[float, float, float], verdict: PromiseKind
 ) -> None:
     assert judged(Interval(*promised), Interval(*measured)) is verdict
@@ -191,10 +178,3 @@ def test_the_texts_are_the_golden_ones_in_eighty_columns(golden: Callable[[str, 
     lines = [line for text in texts for line in (*verification_lines(text), "")]
     assert max(map(len, lines)) <= 80
     golden("verify.txt", "\n".join(lines))
-
-
-def test_one_line_shows_the_verdict_and_the_speed_ups() -> None:
-    text = repr(verification(rounds(36.0, 36.1, 36.0, 35.9)))
-    assert text.startswith("<Verification of trial 1: Not held: 1.20x as fast")
-    assert "promised 1.50x (" in text
-    assert "\n" not in text

@@ -5,18 +5,14 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-import autotune
 from autotune.cli.app import app
 from autotune.commands.result import TuningResult
 from autotune.commands.verify import run
@@ -27,15 +23,9 @@ from autotune.core.interrupt import Terminated
 from autotune.core.note import Note, NoteKind
 from autotune.core.promise_verdict import PromiseKind
 from autotune.core.request import tuning_request
-from autotune.probe import queries
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import read_environment
-from tests.commands.verify.test_result import plain
-from tests.conftest import RECORDED
 from tests.hurry import RECORDED_HOST
 from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
-from tests.probe.processes import becomes_true, started_in
-from tests.recorded_host import RecordedHost
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +80,6 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
 # A real study ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
-def test_a_search_whose_answer_is_the_users_settings_has_nothing_to_verify(tmp_path: Path) -> None:
-    autotune.search(
-        "bert-mini",
-        4,
-        sequence_length=16,
-        device="cpu",
-        n_trials=1,
-        space="quick",
-        output_dir=str(tmp_path / "reports"),
-        study_name="searched",
-    )
-    code, out, err = command(tmp_path, "searched", "--seconds", "0.01")
-    assert (code, err) == (0, "")
-    assert out.strip() == "Nothing to verify: the answer is your own settings."
-    assert not (tmp_path / "reports" / "searched" / "verification.json").exists()
-
-
 def test_both_sides_are_trained_in_turns(
     study: Path, known_machine: None, host: ProbeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,49 +128,6 @@ def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: 
     assert err.startswith("Training the Trainer's defaults")
 
 
-@pytest.mark.parametrize("requested", [["adamw_torch", "adafactor"], []])
-def test_a_device_that_the_search_has_read_is_not_asked_again_and_one_host_trains(
-    requested: list[str], copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts: list[RecordedHost] = []
-
-    class CachingHost(RecordedHost):
-        uses_cache = True
-
-        def __init__(self) -> None:
-            super().__init__(RECORDED)
-            hosts.append(self)
-
-    result = TuningResult.load(copied)
-    (tmp_path / "cache" / "autotune").mkdir(parents=True)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    only = {"optimizer": requested} if requested else {}
-    request = replace(result.request, only=only)
-    read_environment(CachingHost(), request, None)
-    assert [order.kind for order in hosts.pop().orders] == ["capabilities"]
-    monkeypatch.setattr(run, "HostSet", CachingHost)
-    monkeypatch.setattr(queries, "HostSet", CachingHost)
-    replace(result, request=request).save(copied)
-    assert verify(copied, seconds=0.01, watch=False).measured is not None
-    (host,) = hosts
-    assert [order.kind for order in host.orders] == ["verification"] * 12
-
-
-def test_the_report_of_a_study_that_is_not_in_reports_is_named_by_its_folder(copied: Path, recorded: None) -> None:
-    place = copied.parent.parent / "elsewhere" / "small"
-    shutil.copytree(copied, place)
-    for words, name in ((["small"], "small"), (["small", "--output-dir", "elsewhere"], "elsewhere/small")):
-        _, out, _ = command(copied.parent.parent, *words, "--seconds", "0.01")
-        assert f"`autotune report {name}`" in out
-
-
-def test_quiet_prints_the_result_alone(study: Path, recorded: None) -> None:
-    code, out, err = command(study.parent.parent, "small", "--seconds", "0.01", "--quiet")
-    assert (code, err) == (0, "")
-    assert "round" not in out
-    assert out.split()[:3] == ["yours", "answer", "speed-up"]
-
-
 @pytest.mark.parametrize(
     ("length", "rounds", "timing"),
     [
@@ -216,18 +145,6 @@ def test_a_longer_verification_takes_more_rounds(
     assert len(verification.yours) == len(verification.answer) == rounds
     order = read_json(study / "probes" / "verification" / "1-yours" / "order.json")["timing"]
     assert (order["timed_least"], order["seconds"]) == timing
-
-
-@pytest.mark.nightly
-def test_settings_that_do_not_fit_any_more_end_it_at_once(copied: Path, known_machine: None) -> None:
-    record = read_json(copied / "request.json")
-    write_json(copied / "request.json", record | {"allowed_bytes": 10 * MIB})
-    code, out, err = command(copied.parent.parent, "small", "--seconds", "0.01")
-    assert (code, err) == (4, "")
-    assert "Cannot tell: your settings did not complete: out of memory: " in out
-    assert "Traceback" not in out
-    data = read_json(copied / "verification.json")
-    assert (data["held"], len(data["rounds"]["yours"]), data["rounds"]["answer"]) == (None, 1, [])
 
 
 def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) -> None:
@@ -262,35 +179,6 @@ def test_settings_that_do_not_fit_are_replaced_by_the_least_change_that_does(
     assert [note.kind for note in verification.notes] == [NoteKind.SUBSTITUTE]
     assert "compared with micro-batch 2" in verification.notes[0].text
     assert lines[0].startswith("Training the least change of the Trainer's defaults that fits and the answer in")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("number", "during", "code", "complete"), [(signal.SIGINT, "1-yours", 130, 0), (signal.SIGTERM, "2-answer", 143, 1)]
-)
-def test_a_signal_leaves_nothing_running_and_the_complete_rounds(
-    number: signal.Signals, during: str, code: int, complete: int, copied: Path
-) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "autotune", "verify", "small", "--seconds", "30"],
-        cwd=copied.parent.parent,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "AUTOTUNE_TEST": str(copied)},
-    )
-    log = copied / "probes" / "verification" / during / "log.txt"
-    assert becomes_true(lambda: log.exists() or process.poll() is not None, 120)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    assert ". The study keeps the complete rounds; run the same command again" in err
-    assert not started_in(copied)
-    path = copied / "verification.json"
-    assert path.exists() == bool(complete)
-    if complete:
-        assert {len(rounds) for rounds in read_json(path)["rounds"].values()} == {complete}
 
 
 @pytest.mark.parametrize(
@@ -377,19 +265,6 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
     with pytest.raises(InvalidRequest, match=r"measured on a plain card\. There is no device cuda:0") as caught:
         verify(folder)
     assert caught.value.advice == "Verify it on such a machine."
-
-
-def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = result().save(tmp_path)
-    monkeypatch.setattr(run, "read_environment", lambda *_: (cpu(), None))
-    monkeypatch.setattr(run._Turns, "_trained", lambda _, side, number: plain(40.0, round=number))
-    monkeypatch.setattr(run, "write_json", refuse)
-    with pytest.raises(AutotuneError, match="cannot be written: No space left"):
-        verify(folder)
-
-
-def refuse(path: Path, data: Any) -> None:
-    raise OSError(28, "No space left on device")
 
 
 def test_what_weakens_the_comparison_is_noted() -> None:

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from autotune.core import Configuration
 from autotune.space.settings import Context
-from autotune.space.settings.checkpointing import SETTING, VALUES, enabled_on, field_name, switch_off
+from autotune.space.settings.checkpointing import SETTING, VALUES, field_name, switch_off
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -61,18 +61,6 @@ def test_it_is_called_as_this_transformers_calls_it() -> None:
         "gradient_checkpointing": True,
         "gradient_checkpointing_kwargs": {"use_reentrant": True},
     }
-
-
-def test_without_it_no_options_of_the_user_s_are_left() -> None:
-    own = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
-    fields = training_setup(configuration(8, 8, checkpointing="none"), cpu(), own).training_arguments
-    assert fields["activation_checkpointing"] is False
-    assert "activation_checkpointing_kwargs" not in fields
-    older = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
-    assert not any(
-        name.startswith("gradient_checkpointing")
-        for name in training_setup(configuration(8, 8), cpu(), older).training_arguments
-    )
 
 
 @pytest.mark.parametrize("own", ["every_2nd", "every_3rd", "offload", "full_reentrant"])
@@ -131,22 +119,6 @@ def test_it_is_read_back_from_the_layers_that_forget() -> None:
     assert shown(layers(True, False, True)) == "2 of 3 layers"
     assert shown(layers(True, True, function=checkpoint_func), offload=True) == "offload"
     assert shown(layers(True, True), offload=True) == "full"
-
-
-def test_what_is_on_is_seen_without_arguments_too_and_can_be_switched_off() -> None:
-    model = layers(True, False, True)
-    assert enabled_on(model) == "every_2nd"
-    switch_off(model)
-    assert enabled_on(model) == "none"
-
-
-def test_a_model_of_other_layers_is_read_back_from_its_flags() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    assert shown(model) == "none"
-    model[1].gradient_checkpointing = True  # type: ignore[assignment]
-    assert shown(model) == "full"
-    model[1].gradient_checkpointing = False  # type: ignore[assignment]
-    assert shown(model) == "none"
 
 
 def test_it_is_unavailable_where_the_model_does_not_support_it() -> None:

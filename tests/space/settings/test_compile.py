@@ -11,7 +11,7 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 
-from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
+from autotune.core import Configuration, Environment, Outcome, Workload
 from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
@@ -57,13 +57,6 @@ def fields(environment: Environment, base: dict[str, object] | None = None, **se
 )
 def test_a_mode_or_a_backend_of_the_user_s_implies_it(base: dict[str, object], value: str) -> None:
     assert SETTING.from_user(Context(MACHINE, workload(), base)) == value
-
-
-def test_none_takes_mode_and_backend_back_because_they_would_switch_it_on() -> None:
-    made = fields(CARD, {"torch_compile_mode": "max-autotune", "torch_compile_backend": "inductor"}, compile="none")
-    assert made["torch_compile"] is False
-    assert made["torch_compile_mode"] is None
-    assert made["torch_compile_backend"] is None
 
 
 def test_a_mode_is_inductor_s_whatever_backend_the_user_names() -> None:
@@ -211,8 +204,3 @@ def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_can
     assert "no GPU" in (known["cudagraphs"] or "")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no-such-compiler" in (compiling.backends(on_cpu=True)["inductor"] or "")
-
-
-@pytest.mark.nightly
-def test_a_training_runs_with_another_backend(train: Callable[..., Measurement]) -> None:
-    train("bert-mini", accumulation=1, compile="default", compile_backend="aot_eager")

@@ -143,12 +143,6 @@ def test_liger_s_own_table_says_for_which_models_it_has_kernels(
     assert made == {"kernels": of_layers, "kernels_and_loss": loss}
 
 
-def test_without_liger_no_model_is_known_to_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
-    assert all("not installed" in (why or "") for why in kernels.made_for(SimpleNamespace(model_type="llama")).values())
-    assert "GPU" in (kernels.why_not_here(on_cpu=True) or "")
-
-
 def test_a_liger_that_cannot_be_imported_says_why(liger: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", None)
     made = kernels.made_for(SimpleNamespace(model_type="llama"))

@@ -25,9 +25,7 @@ TARGETS = SETTINGS["lora_targets"]
 SMALL = {
     "gpt2": {"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 32},
     "llama": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
-    "bert": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "t5": {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16},
-    "distilbert": {"n_layers": 1, "dim": 8, "n_heads": 2, "hidden_dim": 16},
     "deberta-v2": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "qwen2_moe": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2},
 }

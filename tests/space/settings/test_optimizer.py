@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.training_args import OptimizerNames
 
-from autotune.space.settings import ACCUMULATION, Context, WorkFactors
+from autotune.space.settings import ACCUMULATION, Context
 from autotune.space.settings.optimizer import NAMES, SETTING, _installed_names
 from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
@@ -43,11 +43,9 @@ def test_the_user_s_own_is_a_name_or_hugging_face_s_enumeration() -> None:
     [
         (torch.optim.AdamW(WEIGHTS.parameters()), "adamw_torch"),
         (torch.optim.AdamW(WEIGHTS.parameters(), fused=True), "adamw_torch_fused"),
-        (torch.optim.SGD(WEIGHTS.parameters()), "sgd"),
         (of_package("transformers", "Adafactor"), "adafactor"),
         (of_package("torchao", "AdamW4bit"), "adamw_torch_4bit"),
         (of_bitsandbytes("AdamW", 8), "adamw_bnb_8bit"),
-        (of_bitsandbytes("AdamW", 32), "adamw_bnb_32bit"),
     ],
 )
 def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value: str) -> None:
@@ -61,7 +59,6 @@ def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value
         ("paged_adamw_8bit", "AdamW", 8, True),
         ("lion_8bit", "Lion", 8, False),
         ("ademamix", "AdEMAMix", 32, False),
-        ("rmsprop_bnb_8bit", "RMSprop", 8, False),
     ],
 )
 def test_one_of_bitsandbytes_is_read_back_as_it_was_named_if_kind_bits_and_pages_agree(
@@ -127,11 +124,3 @@ def test_more_state_is_hungrier() -> None:
     assert not SETTING.costs.needs_at_least_as_much("adamw_torch_fused", "adamw_bnb_8bit")
     assert not SETTING.costs.needs_at_least_as_much("adamw_torch", "adafactor")
     assert not SETTING.costs.needs_at_least_as_much("lion_32bit", "sgd")
-
-
-def test_its_step_is_expected_as_fast_as_the_device_was_measured_to_be() -> None:
-    rates = {"adamw_torch": 1e8, "adamw_torch_fused": 4e8, "adafactor": 5e7}
-    assert SETTING.costs.work("adamw_torch_fused", rates) == WorkFactors(update=0.25)
-    assert SETTING.costs.work("adafactor", rates) == WorkFactors(update=2.0)
-    assert SETTING.costs.work("sgd", rates) == WorkFactors(), "never measured"
-    assert SETTING.costs.work("adafactor", {"adafactor": 5e7}) == WorkFactors()

@@ -13,7 +13,6 @@ from transformers import DataCollatorWithFlattening, TrainingArguments
 from autotune.core import Configuration, Environment, Value
 from autotune.space.settings import SETTINGS, Context, CostChange, Effect, Observed
 from autotune.space.settings.attention import NAMES as ATTENTIONS
-from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.settings.packing import COLLATOR
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, GIB, MIB, cpu, gpu, workload
@@ -78,29 +77,17 @@ GENERATES = {"steps_per_generation": 4}
 FROM_USER: list[tuple[str, Context, Value]] = [
     ("attention", of(attention="eager"), "eager"),
     ("batching", of(SAMPLES, {"train_sampling_strategy": Strategy.SEQUENTIAL}), "sequential"),
-    ("compile_backend", of(None, {"torch_compile": True}), "inductor"),
     ("compile_backend", of(None, {"torch_compile_backend": "tvm"}), "tvm"),
     ("data_parallel_size", of(gpu(device_count=8), {"ddp_backend": "gloo"}), 1),
     ("expandable_segments", of(allocator("max_split_size_mb:128, expandable_segments:True")), True),
-    ("expandable_segments", of(allocator("expandable_segments:True", "PYTORCH_ALLOC_CONF")), True),
-    ("experts", of(expert="grouped_mm"), "grouped_mm"),
-    ("fsdp", of(TWO, {"fsdp": ""}), "none"),
     ("fsdp", of(TWO, {"fsdp": True}), "full_shard"),
-    ("fsdp", of(TWO, {"fsdp": "hybrid_shard auto_wrap"}), "full_shard"),
     ("fsdp", of(TWO, {"fsdp": ["shard_grad_op", "auto_wrap"]}), "shard_grad_op"),
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}), "shard_grad_op"),
-    ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": "true"}}), "full_shard"),
-    ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": "config.json"}), "full_shard"),
     ("expandable_segments", of(allocator("backend:cudaMallocAsync,expandable_segments:True")), False),
-    ("micro_batch_size", of(None, {"per_device_train_batch_size": 4}), 4),
     ("non_blocking", of(None, {"accelerator_config": {"non_blocking": True}}), True),
-    ("non_blocking", of(None, {"accelerator_config": "config.json"}), False),
     ("padding", of(pad_to_multiple_of=8), "8"),
-    ("pin_memory", of(gpu()), True),
     ("pin_memory", of(gpu(), {"dataloader_pin_memory": False}), False),
-    ("pin_memory", of(None, {"dataloader_pin_memory": True}), False),
     ("precision", of(None, {"bf16": True, "tf32": True}), "bf16"),
-    ("precision", of(None, {"tf32": True}), "tf32"),
     ("prefetch_factor", of(None, {"dataloader_prefetch_factor": None}), 2),
     ("threads", of(cpu(threads=2)), 2),
 ]
@@ -117,15 +104,10 @@ def test_what_the_user_s_own_field_cannot_mean_is_refused() -> None:
 
 
 APPLIED: list[tuple[str, Value, Environment, Effect]] = [
-    ("attention", "sdpa", cpu(), Effect(model_arguments={"attn_implementation": "sdpa"})),
-    ("batching", "group_by_length", SAMPLES, Effect({"train_sampling_strategy": "group_by_length"})),
-    ("data_parallel_size", 1, cpu(), Effect(processes=1)),
     ("data_parallel_size", 4, gpu(threads=16), Effect(environment={"OMP_NUM_THREADS": "4"}, processes=4)),
     ("data_parallel_size", 4, cpu(), Effect(GLOO, environment={"OMP_NUM_THREADS": "1"}, processes=4)),
     ("experts", "batched_mm", cpu(), Effect(model_arguments={"experts_implementation": "batched_mm"})),
     ("fsdp", "full_shard", TWO, Effect({"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": True}})),
-    ("packing", "flattening", cpu(), Effect(data_arguments={"packing": True})),
-    ("padding", "64", cpu(), Effect(data_arguments={"pad_to_multiple_of": 64})),
     ("precision", "tf32", gpu(), Effect({"fp16": False, "bf16": False, "tf32": True})),
     ("precision", "bf16_frozen", gpu(), Effect(AUTOCAST, model_arguments={"dtype": "bfloat16"})),
 ]
@@ -176,11 +158,6 @@ def test_the_answer_joins_values_and_the_user_s_own(
             allocator("roundup_power2_divisions:[256:1,512:2],expandable_segments:False"),
             {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:True"},
         ),
-        (
-            {"expandable_segments": True},
-            allocator("max_split_size_mb:128", "PYTORCH_ALLOC_CONF"),
-            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"},
-        ),
     ],
 )
 def test_settings_and_the_user_s_own_share_a_variable(
@@ -192,24 +169,17 @@ def test_settings_and_the_user_s_own_share_a_variable(
 SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("batching", observed(arguments={"train_sampling_strategy": Strategy.SEQUENTIAL}), "sequential"),
     ("data_parallel_size", observed(arguments={"world_size": 4}), 4),
-    ("empty_cache_steps", observed(arguments={"torch_empty_cache_steps": 4}), 4),
     ("expandable_segments", observed(allocator={"expandable_segments": True}), True),
     ("attention", observed(model=SimpleNamespace(config=SimpleNamespace(_attn_implementation="sdpa"))), "sdpa"),
-    ("attention", observed(model=SimpleNamespace(config=SimpleNamespace())), None),
     ("experts", observed(model=Mixed()), "eager"),
-    ("experts", observed(model=SimpleNamespace(get_base_model=Mixed)), "eager"),
-    ("experts", observed(model=SimpleNamespace(config=Mixed.config)), None),
     ("fsdp", sharded(reshard_after_forward=True), "full_shard"),
     ("fsdp", sharded(reshard_after_forward=False), "shard_grad_op"),
-    ("fsdp", sharded(reshard_after_forward="ShardingStrategy.FULL_SHARD"), "full_shard"),
     ("micro_batch_size", observed(loader=SimpleNamespace(), train_batch_size=6), None),
     # A Trainer that generates for several micro-steps at once loads them together.
     ("micro_batch_size", observed(loader=SimpleNamespace(total_batch_size=16), arguments=GENERATES), 4),
-    ("micro_batch_size", observed(loader=SimpleNamespace(batch_size=16), arguments=GENERATES), 4),
     ("non_blocking", observed(accelerator=SimpleNamespace()), None),
     ("packing", observed(collator=DataCollatorWithFlattening()), "flattening"),
     ("padding", observed(collator=SimpleNamespace(pad_to_multiple_of=16)), "16"),
-    ("padding", observed(collator=SimpleNamespace(inner=SimpleNamespace(pad_to_multiple_of=16))), "16"),
     ("persistent_workers", loader(num_workers=2, persistent_workers=True), True),
     ("persistent_workers", loader(num_workers=0, persistent_workers=False), None),
     ("precision", observed(), "fp32"),
@@ -219,11 +189,7 @@ SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("precision", observed(linear_dtype="bfloat16"), "bf16_weights"),
     ("precision", observed(**BF16, frozen_dtypes={"float32"}), "bf16"),
     ("precision", observed(**BF16, frozen_dtypes={"bfloat16", "uint8"}), "bf16_frozen"),
-    ("precision", observed(autocast=True), "float32, autocast on"),
     ("precision", observed(linear_dtype="float16"), "float16, autocast off"),
-    ("precision", observed(linear_dtype="float64", autocast=True), "float64"),
-    ("precision", observed(linear_dtype=""), None),
-    ("prefetch_factor", loader(), None),
 ]
 
 
@@ -235,71 +201,49 @@ def test_a_running_training_shows(name: str, shown: Observed, value: Value | Non
 WEIGHS = {"parameter_bytes": GIB, "gradient_bytes": GIB // 2}
 
 AVAILABLE: list[tuple[str, Value, Context]] = [
-    ("attention", "sdpa", of(gpu(), attention="sdpa", attentions={})),
     ("attention", "flash_attention_3", of(gpu(compute_capability=(9, 0)), **FLASH)),
-    ("attention", "flex_attention", of(gpu(compute_capability=(7, 0)), **FLASH)),
-    ("attention_mask", "where_needed", of(collating={"attention_mask": None})),
-    ("batching", "group_by_length", of(SAMPLES, longest=(3,))),
     ("compile", "default", of(gpu(**COMPILES, variables=ASYNC))),
     ("data_parallel_size", 2, of(TWO)),
     ("data_parallel_size", 2, of(cpu(cpu_count=2))),
     ("data_parallel_size", 2, of(gpu(device_count=2, host_free_bytes=MIB), **WEIGHS)),
     ("data_parallel_size", 1, of(cpu(host_free_bytes=MIB), **WEIGHS)),
-    ("empty_cache_steps", 4, of(EMPTIES)),
-    ("expandable_segments", True, of(gpu())),
     ("expandable_segments", False, of(allocator("backend:cudaMallocAsync"))),
     ("experts", "none", of(**MINE)),
-    ("fsdp", "full_shard", of(TWO)),
-    ("logging_nan_inf_filter", False, of(gpu())),
-    ("lora", "8", of(PEFT)),
-    ("packing", "flattening", of(collating={"packing": None})),
     ("padding", "32", of(**PADS)),
-    ("quantization", "nf4", of(PACKS)),
-    ("threads", 16, of(gpu(threads=16))),
     ("workers", 4, of(cpu(cpu_count=2))),
 ]
 
 UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("attention", "flash_attention_2", of(gpu(), attentions={"flash_attention_2": "not installed"}), "not installed"),
     ("attention", "flash_attention_2", of(gpu(compute_capability=(7, 5)), **FLASH), "capability 8.0"),
-    ("attention", "flash_attention_3", of(gpu(compute_capability=(8, 9)), **FLASH), "capability 9.0"),
     ("attention", "flex_attention", of(**FLASH), "GPU"),
-    ("attention_mask", "where_needed", of(collating={"attention_mask": "why"}), "why"),
     ("batching", "sequential", of(longest=(3,)), "no such strategy"),
     ("batching", "group_by_length", of(SAMPLES), "same length"),
     ("batching", "batch_rebalance", of(SAMPLES, longest=(3,)), "ranks"),
-    ("compile_backend", "tvm", of(cpu(compile_backends={"tvm": "not installed"})), "not installed"),
     ("data_parallel_size", 4, of(TWO), "more ranks than the 2 visible GPUs"),
     ("data_parallel_size", 4, of(cpu(cpu_count=2)), "2 CPU cores"),
     ("data_parallel_size", 4, of(cpu(cpu_count=8, device_count=2)), "2 devices of this search"),
     ("data_parallel_size", 2, of(cpu(host_free_bytes=GIB), **WEIGHS), "3.00 GiB of host memory (2 ranks x 1.50 GiB)"),
     ("data_parallel_size", 2, of(gpu(device_count=2, host_free_bytes=GIB), **WEIGHS, **MINE), "2 ranks x 1.00 GiB"),
     ("empty_cache_steps", 4, of(), "no cache"),
-    ("empty_cache_steps", 4, of(gpu()), "no field"),
     ("compile", "reduce_overhead", of(gpu(**COMPILES, variables=ASYNC)), "cudaMallocAsync"),
     ("expandable_segments", True, of(), "GPU"),
     ("expandable_segments", True, of(allocator("backend:cudaMallocAsync")), "cudaMallocAsync"),
     ("experts", "eager", of(gpu()), "has no experts"),
     ("experts", "grouped_mm", of(gpu(), **CHOICES), "cannot dispatch"),
     ("fsdp", "full_shard", of(gpu(device_count=1)), "one is visible"),
-    ("fsdp", "shard_grad_op", of(), "on a CPU"),
-    ("fsdp", "full_shard", of(gpu(device_count=2, host_free_bytes=MIB), **WEIGHS), "1 MiB are free"),
     ("logging_nan_inf_filter", False, of(), "CPU"),
     ("lora", "8", of(), "pip install peft"),
     ("lora", "8", of(PEFT, task="image-classification"), "new head"),
     ("non_blocking", True, of(), "CPU"),
     ("packing", "flattening", of(collating={"packing": "no positions"}), "no positions"),
-    ("padding", "8", of(collating={"pad_to_multiple_of": "no such thing"}), "no such thing"),
     ("padding", "64", of(**PADS), "96 tokens"),
-    ("pin_memory", True, of(), "CPU"),
     ("precision", "fp16", of(), "trains in fp32 on a CPU"),
     ("precision", "fp16", of(gpu(), **MINE, weights_dtype="bfloat16"), "bfloat16"),
     ("precision", "bf16", of(gpu(), **MINE, weights_dtype="float64"), "the weights of your model are float64"),
     ("quantization", "fp4", of(PACKS), "no kernel"),
     ("quantization", "nf4", of(gpu(versions={})), "install bitsandbytes"),
-    ("quantization", "nf4", of(gpu(versions={"bitsandbytes": "1"}, quantizations={"nf4": None})), "install peft"),
     ("threads", 4, of(cpu(cpu_count=2)), "2 CPU cores"),
-    ("threads", 4, of(gpu(threads=16)), "GPU"),
     ("workers", 5, of(cpu(cpu_count=2)), "2 CPU cores"),
 ]
 
@@ -350,12 +294,6 @@ def test_a_value_needs_more_memory_than(name: str, more: Value, less: Value) -> 
     assert not SETTINGS[name].costs.needs_at_least_as_much(less, more)
 
 
-@pytest.mark.parametrize(("name", "value", "other"), [("precision", "fp32", "bf16"), ("lora", "none", "8")])
-def test_values_without_an_order_of_memory(name: str, value: Value, other: Value) -> None:
-    assert not SETTINGS[name].costs.needs_at_least_as_much(value, other)
-    assert not SETTINGS[name].costs.needs_at_least_as_much(other, value)
-
-
 def test_ranks_on_a_cpu_are_expected_to_share_its_threads() -> None:
     change = SETTINGS["data_parallel_size"].costs.change
     assert change(2, of()) == CostChange(math.log(2), math.log(2))
@@ -400,18 +338,6 @@ def test_a_model_of_the_user_s_own_in_16_bits_stays_so() -> None:
         "bf16",
         "bf16_weights",
     }
-
-
-def test_no_setting_has_a_value_twice() -> None:
-    for setting in SETTINGS.values():
-        assert len(set(setting.values)) == len(setting.values), setting.name
-
-
-def test_divisors_are_all_and_ascending() -> None:
-    for number in range(1, 300):
-        assert divisors(number) == tuple(size for size in range(1, number + 1) if number % size == 0)
-    assert divisors(48, 8) == (8, 16, 24, 48)
-    assert divisors(48, 7) == ()
 
 
 def test_names_of_transformers(tmp_path: object) -> None:

@@ -12,30 +12,11 @@ from tests.makers import cpu, gpu, workload
 EVERY = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
 
 
-@EVERY
-def test_a_setting_is_in_the_file_of_its_name(setting: Setting) -> None:
-    folder = Path(autotune.space.settings.__file__).parent
-    assert (folder / f"{setting.name}.py").is_file()
-    assert SETTINGS[setting.name] is setting
-
-
 def test_every_file_is_a_setting_and_every_setting_has_its_test() -> None:
     folder, here = Path(autotune.space.settings.__file__).parent, Path(__file__).parent
     assert {path.stem for path in folder.glob("*.py")} - {"__init__", "exclusion", "setting", "rules"} == set(SETTINGS)
     rows = (here / "test_rows.py").read_text(encoding="utf-8")
     assert not [name for name in SETTINGS if f'"{name}"' not in rows and not (here / f"test_{name}.py").exists()]
-
-
-@EVERY
-def test_its_facts_are_of_their_kinds(setting: Setting) -> None:
-    assert setting.summary[0].isupper()
-    assert setting.summary.endswith(".")
-    assert ". " not in setting.summary
-    assert {"speed"} <= {*setting.changes} <= {"speed", "memory", "numerics"}
-    assert "off" not in [str(value) for value in setting.values]
-    if setting.ordered:
-        assert all(isinstance(value, int) for value in setting.values)
-        assert list(setting.values) == sorted(setting.values)  # type: ignore[type-var]
 
 
 @EVERY
