@@ -148,7 +148,8 @@ def test_shards_of_the_first_rank_s_weights_learn_as_copies_do(
                 "deadline_s": DEADLINE_S,
                 "base": {"learning_rate": 1e-2},
             }
-            measurement = measured(host, make_order(tmp_path, cores, asked=on_ranks(2, fsdp=fsdp), **fields))
+            (tmp_path / fsdp).mkdir()
+            measurement = measured(host, make_order(tmp_path / fsdp, cores, asked=on_ranks(2, fsdp=fsdp), **fields))
             assert (measurement.outcome, measurement.settings["fsdp"]) == (Outcome.COMPLETED, fsdp)
             losses.append(measurement.losses)
     copied, sharded = losses
