@@ -152,10 +152,6 @@ def hang_deaf() -> None:
     hang()
 
 
-def hang_with_the_interpreter_locked() -> None:
-    ctypes.PyDLL(None).sleep(1000)
-
-
 def segfault() -> None:
     ctypes.string_at(0)
 
@@ -168,10 +164,10 @@ def raise_text() -> None:
     raise RuntimeError(os.environ["BEHAVIOUR_TEXT"])
 
 
-def flood(megabytes: float = 300.0) -> None:
+def flood() -> None:
     line = b"all work and no play makes a long log " * 26 + b"\n"
     block, written = line * 64, 0
-    while written < megabytes * 1e6:
+    while written < 300e6:
         written += os.write(1, block)
     tell("flooded", written)
 
@@ -268,21 +264,15 @@ def facts() -> None:
 _BUILD: dict[str, Callable[[], Any]] = {
     "hang": hang,
     "hang deaf": hang_deaf,
-    "hang locked": hang_with_the_interpreter_locked,
     "segfault": segfault,
     "be killed": be_killed,
-    "abort": os.abort,
     "leave with 0": lambda: os._exit(0),
-    "leave with 7": lambda: os._exit(7),
     "exit politely": lambda: sys.exit(0),
     "raise in build": raise_text,
     "flood": flood,
-    "flood forever": lambda: flood(float("inf")),
     "grandchildren": leave_grandchildren,
-    "grandchildren, then segfault": lambda: (leave_grandchildren(), segfault()),
     "claim success": claim('{"outcome": "completed", "steps": [], "observed_warnings": []}'),
     "claim half": claim('{"outcome": "comple'),
-    "claim a list": claim("[1, 2, 3]"),
     "claim an unknown end": claim('{"outcome": "splendid", "steps": [], "observed_warnings": []}'),
     "share memory, be killed": share_memory_and_be_killed,
     "everything": everything_at_once_and_hang,
@@ -319,7 +309,6 @@ _DATA: dict[str, Callable[[bool], Any]] = {
     "take memory": take_memory,
     "raise in data": raise_in_data,
     "worker hangs": worker_hangs,
-    "worker segfaults": worker_dies(signal.SIGSEGV),
     "worker killed": worker_dies(signal.SIGKILL),
     "worker bus error": worker_dies(signal.SIGBUS),
     "memory error in data": lambda in_worker: bytearray(1 << 60),

@@ -1,6 +1,8 @@
 """Processes that tests start, and what is running below a host, seen from outside."""
 
 import contextlib
+import json
+import os
 import subprocess
 import threading
 import time
@@ -11,6 +13,12 @@ from typing import Any
 import psutil
 
 from autotune.probe.process import cleanup
+from autotune.probe.process.launcher import ProbeHost
+
+
+def told(folder: Path, name: str) -> Any:
+    """What a child told by this name."""
+    return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
 def token_of(pid: int) -> str:
@@ -21,6 +29,22 @@ def token_of(pid: int) -> str:
 def marked(token: str) -> list[int]:
     """Living processes with that mark."""
     return _marked(f"{cleanup.HOST_TOKEN}={token}")
+
+
+@contextlib.contextmanager
+def unchanged(host: ProbeHost) -> Iterator[None]:
+    """Within, orders may do anything: afterwards the host lives, and has no process, file or folder of theirs."""
+    pid = host.pid
+    assert pid is not None
+    process, token = psutil.Process(pid), token_of(pid)
+    scratch = Path(process.environ()["TMPDIR"])
+    files, scratch_files = len(os.listdir(f"/proc/{pid}/fd")), set(scratch.iterdir())
+    yield
+    assert host.pid == pid, "the host survives whatever its children do"
+    assert sorted(marked(token)) == sorted([process.ppid(), pid])
+    assert not process.children()
+    assert set(scratch.iterdir()) == scratch_files
+    assert len(os.listdir(f"/proc/{pid}/fd")) == files, "the host keeps no file of its children open"
 
 
 def started_in(folder: Path) -> list[int]:

@@ -51,16 +51,8 @@ def fail() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "take memory":
             torch.ones(1024 * MIB, dtype=torch.uint8)
-        case "hold memory":
-            kept.append(torch.ones(256 * MIB, dtype=torch.uint8))
-            kept[1:] = []
-        case "hang":
-            time.sleep(1000)
         case "raise":
             raise RuntimeError("this rank is not amused")
-
-
-kept: list[torch.Tensor] = []
 
 
 class TellingTrainer(Trainer):

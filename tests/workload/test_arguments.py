@@ -1,12 +1,9 @@
 """The user's own TrainingArguments, built once before anything is searched."""
 
-import warnings
 from typing import Any
 
 import pytest
-from transformers import TrainingArguments
 
-from autotune.space.user_arguments import fields_of
 from autotune.workload.arguments import check_arguments
 from tests.makers import refusal_of
 
@@ -26,24 +23,13 @@ def test_a_value_that_transformers_refuses_is_named_by_its_field(name: str, valu
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
-        {"learning_rate": 1, "num_train_epochs": 3, "max_grad_norm": 0},
         {"bf16": True, "tf32": True, "torch_compile": True},
         {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 10},
         {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}, "warmup_steps": 0.1},
         {"fsdp": "full_shard", "fsdp_config": {"min_num_params": 10}, "ddp_backend": "nccl"},
-        {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}},
         {"fsdp": ["shard_grad_op", "auto_wrap"]},
         {"report_to": ["wandb"], "push_to_hub": True, "label_names": ["labels"], "debug": []},
     ],
 )
 def test_arguments_that_are_fine_are_taken_whatever_this_device_can_do(fields: dict[str, Any]) -> None:
     check_arguments(fields)
-
-
-def test_what_an_object_holds_is_taken_again(tmp_path: Any) -> None:
-    with warnings.catch_warnings(action="ignore"):
-        made = TrainingArguments(
-            output_dir=str(tmp_path), use_cpu=True, bf16=True, lr_scheduler_type="cosine", optim="adafactor", debug=""
-        )
-    check_arguments(fields_of(made)[0])

@@ -1,6 +1,5 @@
 """What is read off a built Trainer, and the lines that say why one cannot be searched for."""
 
-import copy
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,26 +25,11 @@ def refused(trainer: Any, text: str) -> None:
     assert re.search(text, refusal_of(lambda: extract.check(trainer)))
 
 
-def test_a_trainer_that_can_be_searched_for_passes(tmp_path: Path) -> None:
-    extract.check(built(tmp_path))
-    extract.check(built(tmp_path, fields={"max_steps": 3}, train_dataset=Endless()))
-
-
 def test_a_trainer_without_data_or_without_an_end_is_refused(tmp_path: Path) -> None:
     refused(built(tmp_path, train_dataset=None), "no train_dataset")
     trainer = built(tmp_path, fields={"max_steps": 3}, train_dataset=Endless())
     trainer.args.max_steps = -1
     refused(trainer, r"\(Endless\) has no length and the arguments no max_steps")
-
-
-def test_a_model_that_was_given_up_is_built_as_the_training_would(tmp_path: Path) -> None:
-    """As `hyperparameter_search` leaves it between its trials."""
-    trainer = built(tmp_path)
-    trainer.model, trainer.model_init = None, bert
-    extract.check(trainer)
-    assert trainer.model is not None
-    trainer.model = trainer.model_init = None
-    refused(trainer, "The Trainer has no model")
 
 
 def test_a_micro_batch_that_the_arguments_say_too_late_is_refused(tmp_path: Path) -> None:
@@ -70,16 +54,6 @@ def test_several_ranks_or_gpus_and_a_sharded_model_are_refused(tmp_path: Path) -
     refused(trainer, "DeepSpeed or FSDP")
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
-def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl")
-    args = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, max_length=32, dataset_kwargs={"a": 1})
-    assert extract.user_fields(args) == {
-        "max_length": 32,
-        "dataset_kwargs": {"a": 1},
-    }, "its class reads the default of pad_to_multiple_of as None again"
-
-
 def test_arguments_of_the_constructor_are_found_under_their_names(tmp_path: Path) -> None:
     def loss(*_: Any, **__: Any) -> None: ...
 
@@ -96,24 +70,6 @@ def test_an_argument_without_a_default_that_the_trainer_does_not_keep_is_named(t
 
     with pytest.raises(InvalidRequest, match="Demanding needs 'gamma'"):
         extract.further_arguments(built(tmp_path, Demanding, gamma=1.0))
-
-
-def test_a_trainer_whose_arguments_cannot_be_set_back_is_refused(tmp_path: Path) -> None:
-    class Stubborn(Trainer):
-        @property
-        def args(self) -> Any:
-            changed = copy.copy(self.kept)
-            changed.learning_rate *= 2
-            return changed
-
-        @args.setter
-        def args(self, value: Any) -> None:
-            self.kept = value
-
-    trainer = built(tmp_path)
-    parts = {"model": trainer.model, "args": trainer.args, "train_dataset": Numbers()}
-    with pytest.raises(InvalidRequest, match=r"Stubborn changes learning_rate to 0\.0001 for good"):
-        extract.built_again(Stubborn, parts)
 
 
 def test_a_constructor_is_given_what_it_takes_and_none_for_what_it_needs(tmp_path: Path) -> None:
@@ -148,17 +104,6 @@ def test_an_optimizer_is_the_user_s_where_the_arguments_do_not_name_it(tmp_path:
     usual.train()
     assert extract.user_optimizers(usual) == (None, None)
     assert extract.optimizer_of(usual).state  # the Trainer's own has states to be moved all the same
-
-
-def test_the_user_s_optimizer_has_a_name(tmp_path: Path) -> None:
-    class Own(Trainer):
-        def create_optimizer(self, *_: Any) -> Any: ...
-
-    model = bert()
-    given = built(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None))
-    by_class = built(tmp_path, optimizer_cls_and_kwargs=(torch.optim.Adagrad, {}))
-    trainers = (built(tmp_path, Own), built(tmp_path, Scaled), given, by_class)
-    assert [extract.optimizer_name(trainer) for trainer in trainers] == ["any", "", "SGD", "Adagrad"]
 
 
 @dataclass
@@ -203,14 +148,6 @@ def test_what_a_class_computes_is_none_of_the_user_s_own(
     assert vars(args) == before
     other = Computing(str(tmp_path), **sizes | {"per_device_train_batch_size": 2}, **extract.user_fields(args))
     assert other.size == (own.get("size") or 4), "a batch of the answer's size, or the user's"
-
-
-def test_arguments_that_compute_nothing_share_nothing_and_the_trainer_still_trains(tmp_path: Path) -> None:
-    trainer = built(tmp_path, fields={"max_steps": 1})
-    assert extract.computed_fields(trainer.args) == {}
-    assert not extract.shares_accumulation(trainer.args)
-    assert trainer.accelerator.device.type == "cpu", "accelerate's state is as it was"
-    assert trainer.train().global_step == 1
 
 
 def test_a_trainer_that_is_built_again_takes_its_data_as_they_are_and_prepares_what_it_is_given_later(

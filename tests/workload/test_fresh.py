@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import ByT5Tokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
+from transformers import ByT5Tokenizer, DataCollatorWithPadding, Trainer
 
 from autotune.workload.fresh import check_fresh, set_on_arguments
 from tests.makers import refusal_of
@@ -28,15 +28,7 @@ def refused(trainer: Any, text: str) -> None:
 OTHER = {"bf16": True, "label_smoothing_factor": 0.1, "torch_compile": False, "eval_strategy": "steps"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "trained"),
-    [
-        ({}, False),
-        pytest.param({}, True, marks=pytest.mark.nightly),
-        pytest.param(OTHER, False, marks=pytest.mark.nightly),
-        (OTHER, True),
-    ],
-)
+@pytest.mark.parametrize(("fields", "trained"), [({}, False), (OTHER, True)])
 def test_nothing_was_set_later_on_a_trainer_that_was_not_touched(
     tmp_path: Path, fields: dict[str, Any], trained: bool
 ) -> None:
@@ -121,10 +113,3 @@ def test_callbacks_that_the_class_does_not_make_are_returned(tmp_path: Path) -> 
     trainer = built(tmp_path, Scaled, callbacks=[mine])
     trainer.remove_callback(Told)
     refused(trainer, "callback Told is not as .*, and it was removed")
-
-
-def test_arguments_that_were_made_since_do_not_matter(tmp_path: Path) -> None:
-    trainer = built(tmp_path, fields={"bf16": True})
-    TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
-    built(tmp_path)
-    nothing_in(trainer)

@@ -49,12 +49,6 @@ def test_the_driver_is_held_open_while_probes_come_and_go_and_let_go_at_the_end(
     assert held(three_cards) == 0
 
 
-def test_a_driver_that_goes_away_meanwhile_ends_nothing(three_cards: Machine) -> None:
-    with kept_initialized():
-        three_cards.set({"error.nvmlShutdown": pynvml.NVML_ERROR_UNKNOWN})
-        assert used_bytes(UUIDS[0]) == 1000
-
-
 # Without a card -------------------------------------------------------------------------------------------------
 
 
@@ -86,8 +80,6 @@ def test_without_the_library_there_are_no_cards_and_no_facts(monkeypatch: pytest
     ("values", "error"),
     [
         ({"error.nvmlInit": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}, "Driver Not Loaded"),
-        ({"error.nvmlInit": pynvml.NVML_ERROR_NO_PERMISSION}, "Insufficient Permissions"),
-        ({"error.nvmlDeviceGetCount_v2": pynvml.NVML_ERROR_NOT_SUPPORTED, "driver": None}, "Not Supported"),
         ({f"{number}.error": pynvml.NVML_ERROR_GPU_IS_LOST for number in range(3)} | {"driver": None}, "GPU is lost"),
     ],
 )
@@ -95,19 +87,16 @@ def test_a_machine_whose_cards_cannot_be_opened_has_none_and_says_why(
     three_cards: Machine, values: dict[str, Any], error: str
 ) -> None:
     three_cards.set(values | {f"{number}.used": None for number in range(3)})
-    if "error.nvmlDeviceGetCount_v2" in values:
-        three_cards.set({f"{number}.error": pynvml.NVML_ERROR_NOT_SUPPORTED for number in range(3)})
     unseen()
     assert first_error() == error
     with pytest.raises(InvalidRequest, match=f"no CUDA GPU is visible here .NVML: {error}"):
         choose_device("cuda")
 
 
-@pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:7"])
-def test_cuda_on_a_machine_without_cards_is_refused_in_one_line(machine_with_driver: Machine, asked: str) -> None:
+def test_cuda_on_a_machine_without_cards_is_refused_in_one_line(machine_with_driver: Machine) -> None:
     with pytest.raises(InvalidRequest, match=r"no CUDA GPU is visible here\.") as caught:
-        choose_device(asked)
-    assert 'device="cpu"' in str(caught.value)
+        choose_device("cuda:7")
+    assert "--device=cpu" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -130,15 +119,12 @@ def test_a_card_that_is_not_there_is_refused_naming_those_that_are(three_cards: 
     ("variable", "indices"),
     [
         ("2,0", [2, 0]),
-        ("1", [1]),
         ("GPU-bbbb", [1]),
         (f"{UUIDS[2]}, {UUIDS[0]}", [2, 0]),
         ("", []),
-        ("-1", []),
         ("1,-1,0", [1]),
         ("0,9,1", [0]),
         ("0,0", []),
-        ("NoDevFiles", []),
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(
@@ -157,11 +143,8 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(
     ("variables", "indices"),
     [
         ({}, [2, 0, 1]),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, [0]),
         ({"CUDA_VISIBLE_DEVICES": "1,0"}, [0, 2]),
         ({"CUDA_VISIBLE_DEVICES": UUIDS[1]}, [1]),
-        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, [2, 0, 1]),
-        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [0, 1, 2]),
         ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}, [1]),
     ],
 )
@@ -192,15 +175,6 @@ def test_a_cuda_that_does_not_answer_leaves_the_order_of_the_slots(machine_with_
     assert [card.index for card in visible_cards()] == [0, 1]
 
 
-def test_a_card_that_is_not_for_this_user_has_no_number(
-    machine_with_driver: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine_with_driver.plug(H100, H100, H100, cuda="1,2")
-    machine_with_driver.set({"0.error": pynvml.NVML_ERROR_NO_PERMISSION})
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert [card.index for card in visible_cards()] == [1]
-
-
 # Slices of cards --------------------------------------------------------------------------------------------------
 
 
@@ -210,8 +184,7 @@ def test_a_slice_of_a_card_is_refused_by_name(three_cards: Machine, monkeypatch:
         visible_cards()
 
 
-@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:1"])
-@pytest.mark.parametrize("variable", [None, "0", "1", UUIDS[1]])
+@pytest.mark.parametrize(("variable", "device"), [(None, "auto"), ("0", "cuda"), (UUIDS[1], "cuda:1")])
 def test_a_card_that_is_divided_is_refused_though_no_variable_names_a_slice(
     three_cards: Machine, monkeypatch: pytest.MonkeyPatch, variable: str | None, device: str
 ) -> None:
@@ -257,25 +230,11 @@ def test_a_question_that_fails_for_a_moment_is_not_answered_with_another_number(
 def test_the_facts_of_a_card_are_read(three_cards: Machine) -> None:
     assert driver_version() == "580.1"
     assert topology(CARD) == "PCIe generation 5 x16"
-    assert lasting_facts(CARD) == {
-        "power_limit_mw": 700_000,
-        "max_sm_clock_mhz": 1980,
-        "max_memory_clock_mhz": 2619,
-        "ecc": 1,
-        "mig": 0,
-        "pcie_width": 16,
-    }
+    clocks = {"max_sm_clock_mhz": 1980, "max_memory_clock_mhz": 2619}
+    assert lasting_facts(CARD) == {"power_limit_mw": 700_000, **clocks, "ecc": 1, "mig": 0, "pcie_width": 16}
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"1.error": pynvml.NVML_ERROR_GPU_IS_LOST},
-        {"1.lost_after": 0},
-        {"1.error": pynvml.NVML_ERROR_NO_PERMISSION},
-        {"1.error": pynvml.NVML_ERROR_NOT_SUPPORTED},
-    ],
-)
+@pytest.mark.parametrize("values", [{"1.error": pynvml.NVML_ERROR_GPU_IS_LOST}, {"1.lost_after": 0}])
 def test_what_nvml_does_not_say_of_a_card_is_unknown_and_the_others_stay(
     three_cards: Machine, values: dict[str, int]
 ) -> None:

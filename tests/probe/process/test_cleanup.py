@@ -4,17 +4,15 @@ import _multiprocessing
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from multiprocessing import shared_memory
 from pathlib import Path
 
-import psutil
 import pytest
 
 from autotune.probe.process import cleanup
 from autotune.probe.process.launcher import ProbeHost
-from tests.probe.processes import alive, becomes_true, bounded
+from tests.probe.processes import alive, bounded
 
 SHARED = Path("/dev/shm")
 
@@ -112,34 +110,6 @@ def test_everything_with_the_mark_is_ended_and_nothing_else() -> None:
         assert not alive(unmarked), "started by a marked process, with an environment of its own"
         assert alive(other.pid)
         assert alive(os.getpid())
-
-
-def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:
-    # In a process of its own: it may end everything below itself.
-    script = (
-        "import ctypes, os, subprocess, time\nfrom autotune.probe.process import cleanup\n"
-        "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
-        f"note = {str(tmp_path / 'pids')!r}\n"
-        'shell = \'setsid sleep 1000 & echo $! >> "$0"; sleep 1000 & echo $! >> "$0"; exit 0\'\n'
-        "subprocess.run(['/bin/sh', '-c', shell, note], check=True)\n"
-        "stopped = subprocess.Popen(['/bin/sleep', '1000']); os.kill(stopped.pid, 19)\n"
-        "open(note, 'a').write(str(stopped.pid))\n"
-        "cleanup.end_descendants()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=60)
-    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
-    assert len(pids) == 3
-    assert becomes_true(lambda: not any(alive(pid) for pid in pids), 5.0)
-
-
-def test_a_zombie_does_not_keep_the_sweep_waiting() -> None:
-    zombie = subprocess.Popen(["/bin/true"], env={**os.environ, cleanup.HOST_TOKEN: "a zombie's"})
-    assert becomes_true(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 10.0)
-    begun = time.monotonic()
-    cleanup.end_marked("a zombie's", seconds=30.0)
-    assert time.monotonic() - begun < 15.0
-    zombie.wait()
 
 
 def test_a_scratch_folder_is_removed_once_its_host_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

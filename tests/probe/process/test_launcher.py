@@ -27,12 +27,12 @@ from autotune.probe.order import CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
 from autotune.probe.process.answers import ask, read_answer
 from autotune.probe.process.host import SPAWN
-from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
+from autotune.probe.process.launcher import ProbeHost, inherited
 from autotune.probe.runner import LiveProbe
 from tests.makers import warned
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
 from tests.probe.process.conftest import OBJECTS
-from tests.probe.processes import alive, becomes_true, bounded, marked, token_of
+from tests.probe.processes import alive, becomes_true, bounded, marked, token_of, told
 
 GONE_S = 10.0
 """Within this everything below a killed process has to be gone."""
@@ -50,10 +50,6 @@ def probe(bad_host: ProbeHost, environment: Environment, tmp_path: Path) -> Live
         folder=lambda slot: tmp_path / f"{slot.number:04d}-{slot.round}",
         timings=(QUICK, QUICK),
     )
-
-
-def told(folder: Path, name: str) -> object:
-    return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
 # Killed ---------------------------------------------------------------------------------------------------------
@@ -93,25 +89,19 @@ def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path
         parent.kill()
         parent.wait()
     assert becomes_true(lambda: not marked(token), GONE_S)
-    below = [int(str(told(tmp_path, name))) for name in ("ready", "grandchild", "bare")]
+    below = [told(tmp_path, name) for name in ("ready", "grandchild", "bare")]
     assert becomes_true(lambda: not any(map(alive, (host, *below))), GONE_S)
     assert becomes_true(lambda: not scratch.exists(), GONE_S)
     made = told(tmp_path, "shared")
-    assert isinstance(made, list)
     assert made
     assert not set(made) & set(os.listdir("/dev/shm"))
 
 
-@pytest.mark.parametrize("then", ["time.sleep(60)", "sys.exit(7)"])
-def test_a_command_that_closes_what_it_inherits_ends_with_its_parent_and_its_end_is_seen(
-    tmp_path: Path, then: str
-) -> None:
+def test_a_command_that_closes_what_it_inherits_ends_with_its_parent(tmp_path: Path) -> None:
     """As `sudo` does."""
-    closes = (
-        "import os, pathlib, sys, time; os.closerange(3, 100); pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2); "
-    )
+    closes = "import os, pathlib, sys, time; os.closerange(3, 100); pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-c", closes + then, str(tmp_path / "closed")]
+    command = [sys.executable, "-c", closes, str(tmp_path / "closed")]
     supervisor = [sys.executable, "-P", "-m", "autotune.probe.process.supervisor"]
     with (
         theirs,
@@ -125,9 +115,6 @@ def test_a_command_that_closes_what_it_inherits_ends_with_its_parent_and_its_end
         ours,
     ):
         assert becomes_true((tmp_path / "closed").exists, 60.0)
-        if "exit" in then:
-            ours.settimeout(20)
-            assert json.loads(ours.recv(65536))["host_ended"] == 7
         ours.close()
         assert process.wait(20) == 0
 
@@ -146,42 +133,7 @@ def killing(kill: Callable[[], None], when: Callable[[], bool], times: int) -> t
     return thread
 
 
-@pytest.mark.nightly
-def test_a_host_that_is_killed_each_time_ends_the_order_with_its_reason_and_leaves_nothing(
-    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launcher, "REPEATS", 0)
-    bad, good, hosts = tmp_path / "bad", tmp_path / "good", list[int]()
-    with ProbeHost(OBJECTS) as host:
-        host.start()
-        token, scratch = token_of(host.pid or 0), Path(psutil.Process(host.pid).environ()["TMPDIR"])
-
-        def kill() -> None:
-            hosts.append(host.pid or 0)
-            (bad / "ready").rename(bad / "was-ready")
-            os.kill(hosts[-1], signal.SIGKILL)
-
-        killer = killing(kill, lambda: (bad / "ready").exists(), 1)
-        with pytest.raises(ProbeHostFailed) as met:
-            measured(host, make_order(bad, environment, "everything", deadline_s=60.0))
-        killer.join()
-        assert "The process that starts probes was ended" in met.value.message
-        assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in met.value.message
-        assert host.pid is None
-        assert not marked(token)
-        below = [int(str(told(bad, name))) for name in ("was-ready", "grandchild", "bare")]
-        assert becomes_true(lambda: not any(map(alive, below)), GONE_S), [(p, alive(p)) for p in below]
-        made = told(bad, "shared")
-        assert isinstance(made, list)
-        assert not set(made) & set(os.listdir("/dev/shm"))
-        assert not scratch.exists()
-        assert measured(host, make_order(good, environment)).outcome is Outcome.COMPLETED
-        last = host.pid
-        assert last not in (None, *hosts)
-    assert not alive(last or 0)
-
-
-@pytest.mark.parametrize("victim", ["host", "child", pytest.param("supervisor", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("victim", ["host", "child", "supervisor"])
 @pytest.mark.nightly
 def test_a_probe_that_something_else_kills_is_done_again(environment: Environment, tmp_path: Path, victim: str) -> None:
     with ProbeHost(OBJECTS) as host:
@@ -237,18 +189,6 @@ def test_a_parent_killed_while_its_host_imports_leaves_nothing(tmp_path: Path) -
     assert becomes_true(lambda: not marked(token) and not list((tmp_path / "temporary").iterdir()), 2.0)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_parent_killed_before_its_host_runs_leaves_nothing(tmp_path: Path, processes: int) -> None:
-    parent, token = starting(tmp_path)
-    try:
-        assert becomes_true(lambda: len(marked(token)) >= processes, 60.0)
-    finally:
-        parent.kill()
-        parent.wait()
-    assert becomes_true(lambda: not marked(token), 5.0)
-    assert not list((tmp_path / "temporary").iterdir())
-
-
 def maps_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/maps").read_text()
@@ -264,32 +204,6 @@ def test_a_host_killed_while_it_imports_is_said_to_be_killed(monkeypatch: pytest
     with ProbeHost() as host, pytest.raises(ProbeHostFailed) as met:
         host.start()
     assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in met.value.message
-    assert "Warning" not in str(met.value)
-
-
-@pytest.mark.nightly
-def test_a_host_killed_between_two_orders_is_started_again_with_its_folder() -> None:
-    with ProbeHost() as host:
-        first = host.scratch_folder().parent
-        psutil.Process(host.pid).kill()
-        assert becomes_true(lambda: not first.exists(), 20.0)
-        assert host.scratch_folder().is_dir()
-    assert not first.exists()
-
-
-def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: ProbeHost, tmp_path: Path) -> None:
-    order = Order(kind="capabilities", folder=str(tmp_path), deadline_s=60.0, request={"device": "cpu"})
-    host.scratch_folder()
-    first, killed = psutil.Process(host.pid), list[int]()
-
-    def kill() -> None:
-        killed.extend(child.pid for child in first.children())
-        psutil.Process(killed[-1]).kill()
-
-    killer = killing(kill, lambda: bool({child.pid for child in first.children()} - {*killed}), 1 + REPEATS)
-    with pytest.raises(ProbeHostFailed, match="Reading the device failed: ended by SIGKILL") as met:
-        ask(host, order)
-    killer.join()
     assert "Warning" not in str(met.value)
 
 
@@ -428,38 +342,12 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(
     assert not list(tmp_path.glob("**/.*")), "nothing is written half"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_nothing_is_left_half_written_on_a_full_disk(tmp_path: Path) -> None:
-    from autotune.core.io import write_json
-
-    (tmp_path / f".{ORDER}.{os.getpid()}").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        write_json(tmp_path / ORDER, {"kind": "probe"})
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "reaches"),
-    [
-        ("HOME", True),
-        ("OMP_NUM_THREADS", True),
-        ("CUDA_VISIBLE_DEVICES", True),
-        ("RANKED_BY", True),
-        ("ACCELERATE_MIXED_PRECISION", False),
-        ("ACCELERATE_USE_FSDP", False),
-        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", False),
-        ("NVIDIA_TF32_OVERRIDE", False),
-        ("RANK", False),
-        ("LOCAL_RANK", False),
-        ("WORLD_SIZE", False),
-        ("LOCAL_WORLD_SIZE", False),
-        ("RAY_ADDRESS", True),
-        ("RAY_AUTH_TOKEN", False),
-        ("RAY_AUTH_TOKEN_PATH", False),
-    ],
-)
-def test_what_reaches_a_probe_of_the_callers_variables(name: str, reaches: bool) -> None:
-    assert (name in inherited({name: "1"})) is reaches
+def test_what_reaches_a_probe_of_the_callers_variables() -> None:
+    kept = {"HOME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "RANKED_BY", "RAY_ADDRESS"}
+    precision = {"ACCELERATE_MIXED_PRECISION", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE"}
+    rank = {"ACCELERATE_USE_FSDP", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+    secret = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    assert inherited(dict.fromkeys(kept | precision | rank | secret, "1")).keys() - {"HF_HUB_DISABLE_TELEMETRY"} == kept
 
 
 # LiveProbe ------------------------------------------------------------------------------------------------------
@@ -490,17 +378,6 @@ def test_a_later_round_runs_three_micro_steps_if_they_agree_with_whole_ones(prob
     assert differing.accumulation_steps_run == 6
     assert len(differing.losses) >= 4
     assert "composed of 3 micro-steps took" in differing.whole_because
-
-
-@pytest.mark.parametrize("steps", [4, 7])
-def test_a_training_for_its_losses_has_whole_steps_and_ends_after_these(probe: LiveProbe, steps: int) -> None:
-    asked = configuration(2, 6)
-    short = probe(asked, ProbeOptions(Slot(1, 1), 60.0, losses=steps))
-    assert (short.outcome, len(short.losses)) == (Outcome.COMPLETED, steps)
-    assert short.accumulation_steps_run == 6
-    round_ = probe(asked, ProbeOptions(Slot(1, 1), 60.0))
-    assert len(round_.losses) >= 4
-    assert short.losses[:4] == round_.losses[:4], "the same weights, samples and learning rates"
 
 
 def test_where_workers_do_not_keep_up_every_micro_step_is_run(

@@ -1,6 +1,5 @@
 """Several ranks of one probe, as real processes: they train as one, and whatever one of them meets the probe meets."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from transformers import AutoConfig
@@ -25,7 +23,7 @@ from autotune.workload.model.pickling import sent
 from tests.makers import MIB, completed, step, warned
 from tests.probe import ranked
 from tests.probe.probes import SETTINGS, make_order, measured
-from tests.probe.processes import marked, token_of
+from tests.probe.processes import told, unchanged
 
 KILLED = "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
 DEADLINE_S = 90.0
@@ -54,49 +52,32 @@ def ranked_host() -> Iterator[ProbeHost]:
 @pytest.fixture
 def run(ranked_host: ProbeHost, environment: Environment, tmp_path: Path) -> Iterator[Run]:
     """`run(configuration, "be killed", rank=1)`: its measurement; afterwards nothing of any rank may be left."""
-    host = ranked_host
-    assert host.pid is not None
-    pid, token = host.pid, token_of(host.pid)
-    scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
-    files, scratch_files = len(os.listdir(f"/proc/{pid}/fd")), set(scratch.iterdir())
     shared = set(os.listdir("/dev/shm"))
 
     def run(asked: Configuration, behaviour: str = "", rank: int = 1, **fields: Any) -> Measurement:
-        told = {"deadline_s": DEADLINE_S, "variables": {"FAILING_RANK": str(rank)}, **fields}
+        more = {"deadline_s": DEADLINE_S, "variables": {"FAILING_RANK": str(rank)}, **fields}
         cores = replace(environment, cpu_count=max(2, environment.cpu_count))
-        return measured(host, make_order(tmp_path, cores, behaviour, asked=asked, **told))
+        return measured(ranked_host, make_order(tmp_path, cores, behaviour, asked=asked, **more))
 
-    yield run
-    assert host.pid == pid, "the host survives whatever its children do"
-    assert sorted(marked(token)) == sorted([psutil.Process(pid).ppid(), pid])
-    assert not psutil.Process(pid).children()
-    assert set(scratch.iterdir()) == scratch_files
-    assert len(os.listdir(f"/proc/{pid}/fd")) == files
+    with unchanged(ranked_host):
+        yield run
     assert not {name for name in set(os.listdir("/dev/shm")) - shared if name.startswith("torch_")}
-
-
-def told_by(folder: Path, rank: str) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((folder / f"rank-{rank}").read_text())
-    return facts
 
 
 # They train as one ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("micro", "accumulation"), [pytest.param(4, 1, marks=pytest.mark.nightly), (1, 4)])
-def test_two_ranks_see_the_global_batch_once_and_step_with_its_gradient(
-    run: Run, tmp_path: Path, micro: int, accumulation: int
-) -> None:
-    measurement = run(on_ranks(2, micro))
+def test_two_ranks_see_the_global_batch_once_and_step_with_its_gradient(run: Run, tmp_path: Path) -> None:
+    measurement = run(on_ranks(2, 1))
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-    first, second = told_by(tmp_path, "0"), told_by(tmp_path, "1")
+    first, second = told(tmp_path, "rank-0"), told(tmp_path, "rank-1")
     alone = run(on_ranks(1, 8))
     assert alone.outcome is Outcome.COMPLETED, alone.reason
-    whole = told_by(tmp_path, "alone")
+    whole = told(tmp_path, "rank-alone")
     assert first["global_steps"] == second["global_steps"], "no rank stops alone"
     assert len(first["steps"]) == len(second["steps"]) >= 4
     for one, other, both in zip(first["steps"], second["steps"], whole["steps"], strict=False):
-        assert len(one["samples"]) == len(other["samples"]) == micro * accumulation == 4
+        assert len(one["samples"]) == len(other["samples"]) == 4
         assert len({*one["samples"], *other["samples"]}) == 8, "eight different samples a step"
         assert {*one["samples"], *other["samples"]} == set(both["samples"]), "those that one process would take"
         assert one["gradient"] == other["gradient"], "synchronised"
@@ -112,40 +93,20 @@ def test_ranks_are_those_of_torchrun_share_the_threads_and_count_the_samples_of_
     seconds = sum(step.seconds for step in measurement.steps)
     assert measurement.samples_per_second == pytest.approx(8 * len(measurement.steps) / seconds)
     for rank in ("0", "1"):
-        facts = told_by(tmp_path, rank)
+        facts = told(tmp_path, f"rank-{rank}")
         assert facts["variables"] == {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         assert facts["backend"] == "gloo"
         assert facts["threads"] == max(1, environment.threads // 2)
-
-
-def test_composed_accumulation_counts_all_ranks_too(run: Run, tmp_path: Path) -> None:
-    measurement = run(on_ranks(2, 1, 16), accumulation_steps_run=3)
-    assert (measurement.accumulation_steps, measurement.accumulation_steps_run) == (8, 3)
-    assert {len(step["samples"]) for step in told_by(tmp_path, "1")["steps"]} == {3}
-    seconds = measurement.step_time_s
-    assert seconds is not None
-    assert measurement.samples_per_second == pytest.approx(16 / seconds, rel=1e-6)
 
 
 def test_a_hopeless_probe_of_several_ranks_ends_early_and_together(run: Run, tmp_path: Path) -> None:
     long = Timing(untimed_least=1, untimed_most=1, timed_least=30, timed_most=50, seconds=60.0)
     measurement = run(on_ranks(2), timing=long, speed_to_reach=1e9)
     assert (measurement.outcome, measurement.ended_early) == (Outcome.COMPLETED, True)
-    assert told_by(tmp_path, "0")["global_steps"] == told_by(tmp_path, "1")["global_steps"] < 30
+    assert told(tmp_path, "rank-0")["global_steps"] == told(tmp_path, "rank-1")["global_steps"] < 30
 
 
-def test_the_hungriest_rank_gives_the_peak(run: Run) -> None:
-    plain = run(on_ranks(2))
-    held = run(on_ranks(2), "hold memory", rank=1)
-    assert held.outcome is Outcome.COMPLETED
-    assert held.peak_bytes is not None
-    assert plain.peak_bytes is not None
-    assert held.peak_bytes > plain.peak_bytes + 200 * MIB
-
-
-def test_the_losses_of_ranks_are_those_of_one_process_on_the_whole_batch(
-    run: Run,
-) -> None:
+def test_the_losses_of_ranks_are_those_of_one_process_on_the_whole_batch(run: Run) -> None:
     losses = [run(on_ranks(ranks, micro), confirmation=1).losses[:4] for ranks, micro in ((2, 2), (1, 8))]
     assert len(losses[0]) == 4
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
@@ -163,78 +124,38 @@ def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
     assert sanity_check.checkpoint_bytes
 
 
-def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
-    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    order = make_order(
-        tmp_path,
-        environment,
-        "be killed",
-        asked=on_ranks(2),
-        kind="sanity_check",
-        variables={"FAILING_RANK": "1"},
-        deadline_s=DEADLINE_S,
-    )
-    value, failure = attempt(ranked_host, order)
-    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
-    assert value is None
-    assert failure is not None
-    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, f"rank 1: {KILLED}")
-    assert ended < AT_ONCE_S
-
-
 # They share one model ------------------------------------------------------------------------------------------
 
 
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 128}
 
 
-@pytest.fixture(scope="module")
-def sharding_host() -> Iterator[ProbeHost]:
-    with ProbeHost(sent({"trainer_class": ranked.ShardingTrainer})) as host:
-        yield host
-
-
-@pytest.fixture
-def losses_of(
-    sharding_host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
-) -> Callable[..., Measurement]:
-    """`losses_of("full_shard")`: a round of two ranks that start from the same saved weights."""
-    AutoConfig.for_model("llama", **TINY).save_pretrained(tmp_path / "model")
-    prepared = workload_of(str(tmp_path / "model"), sequence_length=16, task="causal-lm")
-    torch.manual_seed(5)
-    build_model(prepared).save_pretrained(tmp_path / "model")
-
-    def train(fsdp: str, weights: bool = True, **settings: Any) -> Measurement:
-        workload = replace(prepared, weights=str(tmp_path / "model") if weights else "")
-        cores = replace(environment, cpu_count=max(2, environment.cpu_count))
-        folder = tmp_path / fsdp
-        folder.mkdir(exist_ok=True)
-        asked = on_ranks(2, fsdp=fsdp, **settings)
-        fields = {"workload": workload, "confirmation": 1, "deadline_s": DEADLINE_S}
-        measurement = measured(
-            sharding_host, make_order(folder, cores, asked=asked, base={"learning_rate": 1e-2}, **fields)
-        )
-        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-        assert measurement.settings["fsdp"] == fsdp
-        return measurement
-
-    return train
-
-
 @pytest.mark.nightly
-def test_shards_of_the_first_rank_s_weights_learn_as_copies_do(losses_of: Callable[..., Measurement]) -> None:
-    copied, sharded = (losses_of(fsdp).losses for fsdp in ("none", "full_shard"))
+def test_shards_of_the_first_rank_s_weights_learn_as_copies_do(
+    environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    AutoConfig.for_model("llama", **TINY).save_pretrained(tmp_path / "model")
+    workload = workload_of(str(tmp_path / "model"), sequence_length=16, task="causal-lm")
+    torch.manual_seed(5)
+    build_model(workload).save_pretrained(tmp_path / "model")
+    workload = replace(workload, weights=str(tmp_path / "model"))
+    cores, losses = replace(environment, cpu_count=max(2, environment.cpu_count)), []
+    with ProbeHost(sent({"trainer_class": ranked.ShardingTrainer})) as host:
+        for fsdp in ("none", "full_shard"):
+            fields = {
+                "workload": workload,
+                "confirmation": 1,
+                "deadline_s": DEADLINE_S,
+                "base": {"learning_rate": 1e-2},
+            }
+            (tmp_path / fsdp).mkdir()
+            measurement = measured(host, make_order(tmp_path / fsdp, cores, asked=on_ranks(2, fsdp=fsdp), **fields))
+            assert (measurement.outcome, measurement.settings["fsdp"]) == (Outcome.COMPLETED, fsdp)
+            losses.append(measurement.losses)
+    copied, sharded = losses
     assert len(sharded) == len(copied) > 3
     assert sharded == pytest.approx(copied, rel=1e-3)
     assert sharded[-1] < sharded[0]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("settings", [{"checkpointing": "full"}, {"lora": "8"}, {"precision": "bf16_weights"}], ids=str)
-def test_shards_go_with_the_other_settings(losses_of: Callable[..., Measurement], settings: dict[str, str]) -> None:
-    for weights in (True, False):
-        assert losses_of("shard_grad_op", weights, **settings).losses
 
 
 # One of them fails ----------------------------------------------------------------------------------------------
@@ -243,7 +164,7 @@ def test_shards_go_with_the_other_settings(losses_of: Callable[..., Measurement]
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_out_of_memory_is_an_out_of_memory_at_once(run: Run, tmp_path: Path, rank: int) -> None:
     measurement = run(on_ranks(2), "take memory", rank=rank, allowed_bytes=500 * MIB)
-    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
+    ended = time.monotonic() - told(tmp_path, "failed")
     assert measurement.outcome is Outcome.OUT_OF_MEMORY, measurement.reason
     assert measurement.reason.startswith(f"rank {rank}: ")
     assert measurement.where == "forward"
@@ -256,7 +177,7 @@ def test_one_rank_out_of_memory_is_an_out_of_memory_at_once(run: Run, tmp_path: 
 
 def test_one_rank_that_is_killed_is_a_crash_that_names_it_at_once(run: Run, tmp_path: Path) -> None:
     measurement = run(on_ranks(2), "be killed", rank=0)
-    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
+    ended = time.monotonic() - told(tmp_path, "failed")
     assert (measurement.outcome, measurement.reason) == (Outcome.CRASHED, f"rank 0: {KILLED}")
     assert ended < AT_ONCE_S
 
@@ -266,14 +187,6 @@ def test_one_rank_that_raises_is_told_with_its_traceback(run: Run) -> None:
     assert measurement.outcome is Outcome.CRASHED
     assert measurement.reason.startswith(("rank 1: RuntimeError: this rank is not amused", "rank 0: "))
     assert "this rank is not amused" in measurement.log_tail
-
-
-@pytest.mark.nightly
-def test_one_rank_that_hangs_is_a_probe_that_hangs(run: Run) -> None:
-    begun = time.monotonic()
-    measurement = run(on_ranks(2), "hang", rank=1, deadline_s=10.0)
-    assert (measurement.outcome, measurement.reason) == (Outcome.TIMED_OUT, "not done after 10 s")
-    assert time.monotonic() - begun < 10.0 + 6.0
 
 
 # Without processes ----------------------------------------------------------------------------------------------
@@ -293,37 +206,24 @@ def test_all_ranks_stop_after_the_step_that_the_first_one_announces(
     assert first.reached(7)
 
 
-def test_a_process_alone_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AUTOTUNE_MEETING", raising=False)
-    alone = LastStep.of_this_process()
-    assert alone.decides
-    assert alone.announce(5) is True
-    assert not alone.reached(7)
-
-
-def ended(outcome: Outcome, reason: str = "") -> Failure:
-    return Failure(outcome, reason)
-
-
 def test_the_gravest_end_decides_and_among_equals_the_first() -> None:
-    done, lost, full = ended(Outcome.COMPLETED), ended(Outcome.CRASHED), ended(Outcome.OUT_OF_MEMORY)
+    done, lost, full = (Failure(kind, "") for kind in (Outcome.COMPLETED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY))
     assert decisive([lost, full]) == 1
     assert decisive([done, lost]) == 1
     assert decisive([lost, lost]) == 0
-    assert decisive([ended(Outcome.MISCONFIGURED), ended(Outcome.NON_FINITE_LOSS), lost]) == 0
+    assert decisive([Failure(Outcome.MISCONFIGURED, ""), Failure(Outcome.NON_FINITE_LOSS, ""), lost]) == 0
 
 
 @pytest.mark.parametrize(
     "said",
     [
         "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:51428: Connection reset by peer",
-        "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:51428",
         "DistBackendError: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
         "BrokenPipeError: [Errno 32] Broken pipe",
     ],
 )
 def test_a_rank_that_lost_its_connection_does_not_hide_the_one_that_ended(said: str) -> None:
-    left, killed = ended(Outcome.CRASHED, said), ended(Outcome.CRASHED, "ended by SIGKILL")
+    left, killed = Failure(Outcome.CRASHED, said), Failure(Outcome.CRASHED, "ended by SIGKILL")
     assert decisive([left, killed]) == 1
     assert decisive([killed, left]) == 0
     assert decisive([left, left]) == 0

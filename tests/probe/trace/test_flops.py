@@ -84,17 +84,6 @@ def test_frozen_weights_cost_four_for_each_weight_and_token() -> None:
     assert each < 0.7 * flops("llama-8b", "causal-lm", tokens) / tokens
 
 
-def test_grouped_queries_attend_as_often_as_each_with_a_key_of_its_own() -> None:
-    """What fewer keys save is their projections."""
-    shape = {"num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 8, "head_dim": 16, "vocab_size": 64}
-    counted = [
-        flops("llama-mini", "causal-lm", 64, **shape, intermediate_size=256, num_key_value_heads=heads)
-        for heads in (8, 2)
-    ]
-    projections = 3 * 2 * 128 * (128 - 32)
-    assert counted[0] - counted[1] == 6 * projections * 64
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_every_kernel_of_attention_is_counted_alike_and_nothing_that_it_computes_again(dtype: torch.dtype) -> None:
     heads, tokens, width = 4, 32, 16

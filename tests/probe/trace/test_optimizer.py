@@ -96,17 +96,7 @@ def test_states_that_cannot_be_traced_are_assumed_to_be_adamws_and_it_is_said(na
     assert "states_of" not in trace_update(outline(), {"optim": "sgd"}, tmp_path, foreach=True)
 
 
-@pytest.mark.parametrize("name", ["adagrad", "rmsprop"])
-def test_one_state_of_torchs_own_is_four_bytes_for_each_parameter(name: str, tmp_path: Path) -> None:
-    steps = 4 * len(list(model().parameters()))
-    assert states_of(tape_of(name, tmp_path)) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
-
-
 def test_states_of_16_bit_weights_have_16_bits(tmp_path: Path) -> None:
     told = trace_update(outline().to(torch.bfloat16), {"optim": "adamw_torch"}, tmp_path, foreach=True)
     steps = 4 * len(list(model().parameters()))
     assert states_of(MemoryTrace.from_dict(told["tape"])) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
-
-
-def test_an_unknown_optimizer_says_why_not(tmp_path: Path) -> None:
-    assert "no_such" in trace_update(outline(), {"optim": "no_such"}, tmp_path, foreach=True)["error"]

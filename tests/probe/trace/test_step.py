@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig
 
 from autotune.core import Workload
 from autotune.core.note import Note
@@ -18,8 +18,6 @@ from autotune.probe.trace.layers import Repeats, find_repeats
 from autotune.probe.trace.step import Subject, _weights, trace_step
 from autotune.space.settings import SETTINGS
 from autotune.workload.model.build import choose_task, config_of, model_outline, plain_config
-from autotune.workload.model.builtin import BUILT_IN
-from autotune.workload.model.config import read_config
 from autotune.workload.read import _fit_task
 from tests.makers import cpu
 
@@ -27,28 +25,18 @@ QUICK = ("fp32", "checkpointed in bf16")
 """Ways of training where each takes a second or more."""
 
 SMALL = {"vocab_size": 160, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
-SMALL |= {"num_hidden_layers": 6} | {
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL |= {"num_hidden_layers": 6, "max_position_embeddings": 64}
+SMALL |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GPT2 = {"vocab_size": 160, "n_embd": 32, "n_head": 4, "n_layer": 6, "n_positions": 64, "bos_token_id": 1}
-DISTILBERT = {"vocab_size": 160, "dim": 32, "n_heads": 4, "n_layers": 6, "hidden_dim": 64}
 T5 = {"vocab_size": 160, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 6, "num_decoder_layers": 5}
 BART = {"vocab_size": 160, "d_model": 32, "encoder_layers": 6, "decoder_layers": 5, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
 VIT = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32}
 MODELS: dict[str, dict[str, Any]] = {
     "bert": SMALL,
-    "electra": {**SMALL, "embedding_size": 32},
-    "distilbert": DISTILBERT,
     "gpt2": {**GPT2, "eos_token_id": 2},
-    "gpt_neox": SMALL,
-    "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32},
     "llama": {**SMALL, "num_key_value_heads": 2},
     "gemma": {**SMALL, "num_key_value_heads": 2, "head_dim": 8},
-    "qwen2": {**SMALL, "num_key_value_heads": 2},
     "t5": {**T5, "pad_token_id": 0, "decoder_start_token_id": 0},
     "bart": {**BART, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
     "vit": {**VIT, "patch_size": 8, "num_labels": 5},
@@ -62,23 +50,13 @@ WAYS = {
 }
 
 
-LIKE_ANOTHER = (
-    *("electra", "distilbert", "gpt2", "gpt_neox", "opt", "gemma", "qwen2", "bart", "vit", "mixtral"),
-    *("bert-mini", "gpt2-mini", "llama-mini", "t5-mini"),
-)
+LIKE_ANOTHER = ("gpt2", "gemma", "bart", "vit", "mixtral")
 """Models whose layers are nearly those of another one here."""
-
-OF_BERT = ("masked-lm", "causal-lm", "sequence-classification", "token-classification", "question-answering")
-
-MINIS = [name for name in BUILT_IN if name.endswith("-mini")]
 
 
 def workload_of(name: str, task: str | None = None, **more: Any) -> Workload:
-    return fitted(name, AutoConfig.for_model(name, **{**MODELS[name], **more}), task)
-
-
-def fitted(name: str, config: Any, task: str | None = None) -> Workload:
     """The workload of 24 tokens that such a config makes."""
+    config = AutoConfig.for_model(name, **{**MODELS[name], **more})
     task = choose_task(config, task)
     _fit_task(config, task)
     tokens = None if task == "image-classification" else 24
@@ -131,23 +109,14 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
 
 
 @pytest.mark.parametrize(
-    ("name", "task"),
+    "workload",
     [
-        ("gpt2", "sequence-classification"),
-        *(pytest.param("bert", task, marks=pytest.mark.nightly) for task in OF_BERT),
+        *(workload_of("gpt2", "sequence-classification"), workload_of("mixtral")),
+        pytest.param(workload_of("bert", "question-answering"), marks=pytest.mark.nightly),
     ],
+    ids=str,
 )
-def test_the_step_of_a_task_is_traced_and_has_the_bytes_of_a_real_one(name: str, task: str) -> None:
-    as_a_real_one(workload_of(name, task))
-
-
-@pytest.mark.parametrize("name", quick(*MINIS))
-def test_the_step_of_a_small_built_in_model_is_traced_and_has_the_bytes_of_a_real_one(name: str) -> None:
-    as_a_real_one(fitted(name, read_config(name, False)[0]))
-
-
-def as_a_real_one(workload: Workload) -> None:
-    """Traced without storage, with few layers where that is possible, to the bytes of a step of all layers on the CPU."""
+def test_a_step_of_few_layers_without_storage_has_the_bytes_of_one_of_all_layers(workload: Workload) -> None:
     subject, asked, notes = subject_of(workload), {"training_arguments": {}}, list[Note]()
     told = subject.step(asked, notes)
     assert notes == []
@@ -161,18 +130,8 @@ def as_a_real_one(workload: Workload) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # torch 2.11 does so of every profile
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("bert", marks=pytest.mark.nightly),
-        pytest.param("gpt2", marks=pytest.mark.nightly),
-        pytest.param("llama", marks=pytest.mark.nightly),
-        "t5",
-        pytest.param("vit", marks=pytest.mark.nightly),
-    ],
-)
-def test_the_tracker_sees_what_torch_s_profiler_says_was_allocated(name: str) -> None:
-    subject = subject_of(workload_of(name, **({"attn_implementation": "eager"})))
+def test_the_tracker_sees_what_torch_s_profiler_says_was_allocated() -> None:
+    subject = subject_of(workload_of("t5", attn_implementation="eager"))
     asked = {"training_arguments": {}, "model_arguments": {"attn_implementation": "eager"}}
     tracked = real_trace(subject, asked)
     gc.collect()
@@ -218,11 +177,8 @@ def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) 
     assert list(long.events(FURTHER)) == list(whole.events(FURTHER))
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "vit"))]
-)
-def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
-    subject = subject_of(workload_of(name))
+def test_two_micro_batch_sizes_tell_every_larger_one() -> None:
+    subject = subject_of(workload_of("llama"))
     for way in QUICK:
         asked = {"training_arguments": WAYS[way]}
         line = between(fake_trace(subject, asked, 2, 2), 2, fake_trace(subject, asked, 3, 2), 3)
@@ -230,19 +186,6 @@ def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
         seven = peak_lines(fake_trace(subject, asked, 7, 2))
         for phase, lines in peak_lines(line).items():
             assert max(sum(line.bytes_at(7)) for line in lines) == max(sum(line.bytes_at(7)) for line in seven[phase])
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [("bert", (6,)), ("gpt2", (6,)), ("distilbert", (6,)), ("t5", (6, 5)), ("bart", (6, 5)), ("vit", (6,))],
-)
-def test_the_field_that_says_how_many_layers_there_are_is_found(name: str, counts: tuple[int, ...]) -> None:
-    workload = workload_of(name)
-    config = config_of(workload)
-    found = find_repeats(config, model_outline(config, workload.task), workload.task)
-    assert found.counts == counts
-    short = model_outline(found.config(config, 3), workload.task)
-    assert [len(one) for one in found.lists(short)] == [3] * len(counts)
 
 
 def test_a_number_that_only_happens_to_be_the_same_is_not_taken_for_layers() -> None:
@@ -283,15 +226,9 @@ def asked_for(**settings: str) -> dict[str, Any]:
     return asked
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2"))]
-)
-@pytest.mark.parametrize(
-    "value",
-    ["every_2nd", *(pytest.param(value, marks=pytest.mark.nightly) for value in ("every_3rd", "full_reentrant"))],
-)
-def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
-    subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
+@pytest.mark.parametrize("value", ["every_2nd", pytest.param("full_reentrant", marks=pytest.mark.nightly)])
+def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(value: str) -> None:
+    subject, asked = subject_of(workload_of("llama")), asked_for(checkpointing=value, precision="fp32")
     told = subject.step(asked, [])
     fake = fake_trace(subject, asked)
     real = real_trace(subject, asked)
@@ -309,21 +246,8 @@ def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
 
 
-@pytest.mark.nightly
-def test_a_model_that_knows_checkpointing_by_its_former_name_forgets_a_part_of_its_layers_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    subject, asked = subject_of(workload_of("bert")), asked_for(checkpointing="every_2nd")
-    told = peaks(fake_trace(subject, asked))
-    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
-    monkeypatch.delattr(PreTrainedModel, "activation_checkpointing_enable", raising=False)
-    monkeypatch.setattr(PreTrainedModel, "gradient_checkpointing_enable", enable)
-    assert peaks(fake_trace(subject, asked)) == told != peaks(fake_trace(subject, asked_for(checkpointing="full")))
-
-
-@pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.nightly)])
-def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None:
-    subject, asked = subject_of(workload_of(name)), asked_for(precision="bf16_weights", checkpointing="none")
+def test_weights_in_16_bits_have_the_bytes_of_a_real_training() -> None:
+    subject, asked = subject_of(workload_of("bert")), asked_for(precision="bf16_weights", checkpointing="none")
     told = subject.step(asked, [])
     whole = subject.step(asked_for(precision="fp32", checkpointing="none"), [])
     assert 2 * sum(told["weights"]) < 1.1 * sum(_weights(subject.outline))

@@ -2,13 +2,11 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from autotune.core import Interval
 from autotune.core.interval import foreseen_width, ratio_interval
-from autotune.probe.device.telemetry import JOULES_LEAST_S
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, CUDA_PROBE, Timing, timings
 from autotune.probe.train.adaptive import HOPELESS_LEAST, Decision, decide, settled
 
@@ -27,13 +25,10 @@ def interval(value: float, width: float) -> Interval:
 @pytest.mark.parametrize(
     ("untimed_s", "enough"),
     [
-        ([1.0], False),
         ([1.0, 1.0], False),
-        ([9.0, 1.0, 1.0], True),
         ([9.0, 1.0, 1.09], True),
         ([9.0, 1.0, 0.91], True),
         ([1.0, 1.0, 2.0], False),
-        ([1.0, 1.0, 0.5], False),
         ([9.0, 6.0, 4.0], False),
         ([9.0, 1.3, 1.0, 1.0], False),
         ([9.0, 1.3, 1.0, 1.0, 1.0], True),
@@ -45,19 +40,6 @@ def test_untimed_steps_end_with_one_like_those_before_it_neither_slower_nor_fast
     untimed_s: list[float], enough: bool
 ) -> None:
     assert settled(untimed_s, TIMING) is enough
-
-
-def test_steps_that_never_settle_end_at_their_most() -> None:
-    growing = [1.5**n for n in range(12)]
-    lengths = [n for n in range(1, 13) if settled(growing[:n], TIMING)]
-    assert lengths[0] == TIMING.untimed_most
-
-
-def test_where_one_or_two_untimed_steps_suffice_there_is_nothing_to_compare() -> None:
-    assert settled([1.0], replace(TIMING, untimed_least=1))
-    assert settled([1.0], replace(TIMING, untimed_least=1, untimed_most=1))
-    assert settled([1.0, 9.0], replace(TIMING, untimed_least=2))
-    assert not settled([1.0, 9.0], TIMING)
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------
@@ -101,11 +83,6 @@ def test_a_clock_that_falls_has_not_settled_however_much_steps_differ_by_chance(
     assert first_settled(noisy, steady(1700), WINDOWS) < 3.0
     assert first_settled(noisy, lambda taken: 1980 - 28 * min(taken, 6.0), WINDOWS) > 6.0
     assert first_settled(noisy, lambda taken: 1980 - 28 * taken, WINDOWS) == pytest.approx(12.0, abs=0.1)
-
-
-def test_a_regulated_clock_that_moves_up_and_down_has_settled() -> None:
-    chance = random.Random(0)
-    assert first_settled(steady(0.1), lambda taken: 1700 + chance.choice((-30, -15, 0, 15, 30)), WINDOWS) < 3.5
 
 
 # Timed ----------------------------------------------------------------------------------------------------------
@@ -174,7 +151,3 @@ def test_on_a_gpu_steps_take_seconds_beyond_their_most_and_on_a_cpu_they_need_no
     probe, confirmation = timings(is_cpu=True)
     assert settled([0.1, 0.05, 0.05], probe)
     assert decide(known, confirmation.timed_least, 0.5, confirmation, None) is Decision.ENOUGH
-
-
-def test_on_a_gpu_every_probe_that_may_win_is_long_enough_for_the_energy_counter() -> None:
-    assert all(timing.timed_seconds_least >= JOULES_LEAST_S for timing in timings(is_cpu=False))

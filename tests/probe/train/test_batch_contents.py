@@ -58,11 +58,6 @@ class OwnBatches(Trainer):
         return DataLoader(self.train_dataset, batch_sampler=FoursOnly(), collate_fn=default_data_collator)
 
 
-class OwnLoader(Trainer):
-    def get_train_dataloader(self) -> Any:
-        return DataLoader(self.train_dataset, batch_size=4, collate_fn=default_data_collator)
-
-
 class ReadyBatches(Trainer):
     def get_train_dataloader(self) -> Any:
         return DataLoader(self.train_dataset, batch_size=None)
@@ -71,12 +66,6 @@ class ReadyBatches(Trainer):
 class Slices(Trainer):
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(model, {name: value[:1] for name, value in inputs.items()}, *args, **kwargs)
-
-
-class Sixteen(Trainer):
-    def _inner_training_loop(self, batch_size: Any = None, *args: Any, **kwargs: Any) -> Any:
-        self._train_batch_size = 16
-        return super()._inner_training_loop(16, *args, **kwargs)
 
 
 class LeavesOut(Trainer):
@@ -111,21 +100,10 @@ def longest(rows: list[Any]) -> Any:
     return default_data_collator(rows[:1])
 
 
-def without_a_class(rows: list[Any]) -> Any:
-    return default_data_collator([row for row in rows if row["labels"] != 1] or rows[:1])
-
-
 def contents(folder: Path, kind: type[Trainer], micro: int = 4, data: Any = None, collator: Any = None) -> Contents:
     """What two steps of this Trainer held, and what it decides by itself."""
-    args = TrainingArguments(
-        output_dir=str(folder),
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        max_steps=2,
-        per_device_train_batch_size=micro,
-        disable_tqdm=True,
-    )
+    quiet: dict[str, Any] = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    args = TrainingArguments(str(folder), max_steps=2, per_device_train_batch_size=micro, **quiet)
     trainer = kind(Net(), args, data_collator=collator or default_data_collator, train_dataset=data or Images())
     rows, reached = [0, 0, 0], Reached(trainer)
     train = trainer.training_step
@@ -150,11 +128,9 @@ def contents(folder: Path, kind: type[Trainer], micro: int = 4, data: Any = None
     [
         (Trainer, Images(4), first, 4),
         (OwnBatches, None, None, 4),
-        (OwnLoader, None, None, 4),
         (ReadyBatches, Batches(), None, 4),
         (Slices, None, None, 1),
         (Trainer, None, longest, 1),
-        (Sixteen, None, None, 16),
     ],
 )
 @pytest.mark.parametrize("micro", [2, 4])
@@ -167,12 +143,6 @@ def test_a_batch_that_does_not_follow_the_size_that_is_asked_for_is_the_loader_s
     assert [(each.setting, each.numbers) for each in kept] == [
         ("micro_batch_size", {"rows": rows, "step_rows": 2 * rows})
     ]
-
-
-def test_a_collator_that_drops_rows_but_never_all_holds_less_for_larger_sizes(tmp_path: Path) -> None:
-    held, kept = contents(tmp_path, Trainer, 1, collator=without_a_class)
-    assert held.rows == 1
-    assert len(kept) == 1
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,6 @@ def test_what_was_removed_from_one_trainer_does_not_come_back_in_the_other(tmp_p
     assert Told not in kinds(trainer)
 
 
-def test_a_second_callback_of_a_class_goes_along_in_its_place(tmp_path: Path) -> None:
-    mine = ProgressCallback(max_str_len=7)
-    source = built(tmp_path, callbacks=[mine, Counting()])
-    trainer = built(tmp_path)
-    take_callbacks(trainer, source)
-    assert kinds(trainer) == kinds(source)
-    assert kinds(source).count(ProgressCallback) == 2
-
-
 class Bar(ProgressCallback):
     """A progress bar of the user's."""
 

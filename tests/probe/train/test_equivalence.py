@@ -1,6 +1,5 @@
 """Whether another micro-batch size, or other workers, would be another training: seen in the user's own loss and stream."""
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,12 +120,6 @@ class Ignoring(Trainer):
         return functional.cross_entropy(logits, inputs["labels"], weight=torch.tensor([0.1, 5.0]))
 
 
-class Dividing(Trainer):
-    def compute_loss(self, model: Any, inputs: Any, *_: Any, num_items_in_batch: Any = None, **__: Any) -> Any:
-        logits = model(inputs["input_ids"]).logits
-        return functional.cross_entropy(logits, inputs["labels"], reduction="sum") / num_items_in_batch
-
-
 class Summed(Trainer):
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         return functional.cross_entropy(model(inputs["input_ids"]).logits, inputs["labels"], reduction="sum")
@@ -159,12 +152,6 @@ class Hardest(Embedding):
         return functional.relu((distances * same).amax(1) - (distances + 9 * same).amin(1) + 0.2).mean()
 
 
-class Normalised(Trainer):
-    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-        scores = model(inputs["input_ids"]).logits[:, 0]
-        return ((scores - scores.mean()) / scores.std()).pow(4).mean()
-
-
 class Noisy(Trainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss: Any = super().compute_loss(*args, **kwargs)
@@ -193,10 +180,6 @@ def item_mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
     return functional.cross_entropy(outputs.logits, labels, reduction="sum") / num_items_in_batch
 
 
-def own_mean(outputs: Any, labels: Any, **_: Any) -> Any:
-    return functional.cross_entropy(outputs.logits, labels)
-
-
 # A micro-batch of all rows and of some ----------------------------------------------------------------------------
 
 
@@ -205,12 +188,9 @@ def own_mean(outputs: Any, labels: Any, **_: Any) -> Any:
     [
         (Trainer, gpt2, varied, padded, {"label_smoothing_factor": 0.1, "bf16": True}),
         (Trainer, masked_bert, varied, masked, {}),
-        (Trainer, t5, text, None, {}),
         (Trainer, mixtral, text, None, {}),
-        (Trainer, vit, image, None, {}),
         (Trainer, resnet, image, None, {}),
         (Ignoring, bert, labelled, None, {}),
-        (item_mean, bert, labelled, None, {}),
         (Noisy, bert, labelled, None, {}),
     ],
 )
@@ -223,7 +203,7 @@ def test_a_mean_does_not_depend_on_the_micro_batch(
 
 
 @pytest.mark.parametrize("rows", [8, 32])
-@pytest.mark.parametrize("kind", [Contrastive, Hardest, Normalised])
+@pytest.mark.parametrize("kind", [Contrastive, Hardest])
 def test_a_loss_of_a_row_and_its_companions_depends_on_the_micro_batch(
     made: Callable[..., Any], kind: type, rows: int
 ) -> None:
@@ -259,13 +239,11 @@ def normed_vit() -> Any:
     ("kind", "model", "row", "kinds"),
     [
         (Trainer, gpt2, text, []),
-        (Trainer, vit, image, []),
         (Trainer, resnet, image, ["batch_norm", "gradients"]),
         (Trainer, bert, labelled, ["gradients"]),
         (Averaged, bert, labelled, []),
         (Trainer, normed_vit, image, ["mixed"]),
         (Contrastive, bert, labelled, ["batch", "gradients"]),
-        (Summed, bert, labelled, []),
         (AveragedSum, bert, labelled, ["gradients"]),
     ],
 )
@@ -296,14 +274,11 @@ def test_the_first_probe_that_trains_looks_and_the_next_ones_do_not(
     ("kind", "model", "row", "growth"),
     [
         (Trainer, gpt2, text, 1),
-        (Trainer, vit, image, 1),
         (Trainer, bert, labelled, 8),
         (Trainer, t5, text, 8),
         (Averaged, bert, labelled, 1),
         (Ignoring, bert, labelled, 8),
-        (Dividing, bert, labelled, 1),
         (item_mean, bert, labelled, 1),
-        (own_mean, bert, labelled, 8),
     ],
 )
 def test_gradients_are_averaged_over_micro_steps_or_added_up(
@@ -320,15 +295,8 @@ def test_the_loss_for_balanced_experts_alone_is_not_called_added_up(made: Callab
     assert 1.05 < growth < 1 + equivalence.SAME_GRADIENT
 
 
-def test_a_look_takes_no_longer_than_it_may(made: Callable[..., Any]) -> None:
-    trainer = made(Trainer, gpt2, text)
-    with pytest.raises(TimeoutError):
-        Losses(trainer, -1.0).growth(next(iter(torch_loader(trainer))), 8)
-
-
 @pytest.mark.parametrize(
-    ("kind", "is_free"),
-    [(torch.optim.AdamW, True), (torch.optim.RMSprop, True), (torch.optim.SGD, False), (transformers.Adafactor, True)],
+    ("kind", "is_free"), [(torch.optim.AdamW, True), (torch.optim.SGD, False), (transformers.Adafactor, True)]
 )
 def test_the_scale_of_gradients_matters_to_some_optimizers(made: Callable[..., Any], kind: type, is_free: bool) -> None:
     trainer = made(Trainer, bert, labelled)
@@ -342,12 +310,10 @@ def test_the_scale_of_gradients_matters_to_some_optimizers(made: Callable[..., A
 @pytest.mark.parametrize(
     ("layer", "training", "counted"),
     [
-        (torch.nn.BatchNorm2d(4), True, 1),
         (torch.nn.SyncBatchNorm(4), True, 1),
         (torch.nn.BatchNorm2d(4), False, 0),
         (torch.nn.BatchNorm2d(4, track_running_stats=False), False, 1),
         (torch.nn.GroupNorm(2, 4), True, 0),
-        (torch.nn.LayerNorm(4), True, 0),
         (torch.nn.InstanceNorm2d(4), True, 0),
     ],
 )
@@ -363,12 +329,6 @@ class InOrder(IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         return map(text, range(self.begin, 160))
-
-
-class ByWorker(IterableDataset):
-    def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        return map(text, range(worker.id, 160, worker.num_workers) if worker else range(160))
 
 
 class Drawn(IterableDataset):
@@ -398,7 +358,6 @@ def sharing(_: int) -> None:
     [
         (InOrder(), None, False),
         (InOrder(), sharing, True),
-        (ByWorker(), None, True),
         (Drawn(), None, True),
         (AllAlike(), None, None),
         (OneFile(), None, None),
@@ -415,20 +374,6 @@ def test_two_workers_share_a_stream_or_each_yields_all_of_it(
     assert bool(samples[1]) is not isinstance(stream, OneFile)
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_workers_share_a_stream_of_datasets_that_has_shards_for_them(made: Callable[..., Any], shards: int) -> None:
-    datasets = pytest.importorskip("datasets")
-
-    def rows(shard: list[int]) -> Iterator[Any]:
-        for number in shard:
-            yield from ({"input_ids": [number, column]} for column in range(40))
-
-    stream = datasets.IterableDataset.from_generator(rows, gen_kwargs={"shard": [*range(shards)]})
-    samples = first_samples(DataLoader(stream, batch_size=4), 30)
-    assert are_shared(samples) is (True if shards > 1 else None)
-    assert bool(samples[1]) is (shards > 1)
-
-
 class Unreadable(IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info():
@@ -440,7 +385,6 @@ class Unreadable(IterableDataset):
     ("stream", "own", "kind", "most"),
     [
         (InOrder(), 0, "repeated", 1),
-        (InOrder(), 4, "repeated", None),
         (OneFile(), 0, "shards", 1),
         (Unreadable(), 0, "unseen", None),
     ],
@@ -453,9 +397,3 @@ def test_workers_are_kept_where_they_would_change_the_data(
     (kept,) = look(order_of(4, workers=own), trainer, 60)
     assert (kept.setting, kept.kind.value, kept.numbers.get("most")) == ("workers", kind, most)
     assert kind != "unseen" or "OSError: opened already" in kept.text
-
-
-def test_samples_are_told_apart_by_what_they_hold() -> None:
-    assert equivalence.content({"a": [torch.ones(2), "x"]}) == equivalence.content({"a": (torch.ones(2), "x")})
-    assert equivalence.content(torch.ones(2)) != equivalence.content(torch.ones(2, dtype=torch.float64))
-    assert equivalence.content({"a": math.nan}) == equivalence.content({"a": math.nan})

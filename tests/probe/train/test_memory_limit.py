@@ -12,8 +12,8 @@ import pytest
 
 from autotune.probe.order import UNTOUCHED_BYTES, Order
 from autotune.probe.train import memory_limit
-from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
-from tests.makers import GIB, MIB, cpu, gpu
+from autotune.probe.train.memory_limit import DeviceMemory
+from tests.makers import GIB, MIB, gpu
 
 ROOT = Path(__file__).parents[3]
 
@@ -197,11 +197,6 @@ def held(card: Card) -> DeviceMemory:
     return held
 
 
-def test_the_device_decides_what_memory_is_meant() -> None:
-    assert isinstance(memory_of(order(environment=cpu())), HostMemory)
-    assert isinstance(memory_of(order(environment=gpu(device_uuid=""))), DeviceMemory)
-
-
 def test_the_allocator_is_held_to_the_limit_less_the_context(card: Card) -> None:
     DeviceMemory(order(allowed_bytes=40 * GIB + 500 * MIB)).hold()
     assert card.fraction == pytest.approx(0.5)
@@ -238,15 +233,6 @@ def test_what_making_the_model_took_is_none_of_the_training_s_peak(card: Card) -
     assert unfinished.peaks()["peak_allocated_bytes"] == 2150, "a model that could not be made says how far it came"
 
 
-def test_what_is_reached_outside_the_stages_counts_for_the_whole(card: Card, held: DeviceMemory) -> None:
-    card.allocate(1000)
-    card.retries = 2
-    peaks = held.peaks()
-    assert peaks["peak_allocated_bytes"] == 140 + 1000
-    assert max(peaks["stage_peak_bytes"].values()) == 225
-    assert peaks["allocator_retries"] == 2
-
-
 @pytest.mark.parametrize("others", [0, 3 * GIB])
 def test_the_device_s_figure_is_what_it_says_less_what_was_there_before(card: Card, others: int) -> None:
     card.others, card.context = others, 700 * MIB
@@ -257,13 +243,6 @@ def test_the_device_s_figure_is_what_it_says_less_what_was_there_before(card: Ca
     card.allocate(-GIB)
     card.reserved = GIB  # half of it given back: the device showed it while it was held
     assert held.peaks()["peak_device_bytes"] == 2 * GIB + 700 * MIB
-
-
-def test_a_stranger_that_left_meanwhile_does_not_hide_what_was_reserved(card: Card) -> None:
-    held = DeviceMemory(order(device_used_bytes=10 * GIB))
-    held.hold()
-    card.allocate(2 * GIB)
-    assert held.peaks()["peak_device_bytes"] == 2 * GIB
 
 
 def test_a_device_that_is_gone_leaves_the_peaks_unknown(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

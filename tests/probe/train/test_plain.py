@@ -13,7 +13,6 @@ from autotune.probe.order import Timing
 from autotune.probe.process import answers
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.plain import PlainTimer
-from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order
 from tests.stream import FakeMonitor, Machine
 
@@ -70,20 +69,6 @@ def test_as_many_steps_are_timed_as_were_asked_for(bert: Attempt) -> None:
     assert 0 <= value["peaks"]["peak_file_bytes"] < value["peaks"]["peak_device_bytes"]
 
 
-def test_it_ends_when_the_seconds_are_over_with_the_steps_it_has(bert: Attempt) -> None:
-    value, failure = bert(Timing(untimed_least=3, timed_least=1, timed_most=10_000, seconds=0.001))
-    assert failure is None
-    assert len(value["step_times_s"]) == 1
-    assert value["untimed_steps"] == 3
-
-
-@pytest.mark.nightly
-def test_data_that_would_end_before_the_steps_is_repeated(own: Attempt) -> None:
-    value, failure = own("", 10, asked=configuration(8, 2))
-    assert failure is None
-    assert value["samples"] == 160 > misbehaviours.SAMPLES
-
-
 def test_a_training_held_to_too_little_ends_out_of_memory(bert: Attempt) -> None:
     value, failure = bert(timing(5), asked=configuration(16), allowed_bytes=15 * MIB)
     assert value is None
@@ -115,14 +100,3 @@ def test_the_device_is_waited_for_only_where_the_timed_steps_begin_and_end() -> 
     assert (len(timer.ends), timer.untimed) == (6, 2)
     assert timer.ends[-1] - timer.ends[0] == pytest.approx(5.0), "without reading the system's state"
     assert control.should_training_stop is True
-
-
-def test_untimed_steps_go_on_until_two_windows_agree() -> None:
-    rank = Machine(on_cpu=True).ranks[0]
-    limits = Timing(untimed_least=2, window_s=2.0, untimed_seconds_most=99.0, timed_least=1, timed_most=2)
-    timer = PlainTimer(limits, FakeMonitor(rank), rank)  # type: ignore[arg-type]
-    control = SimpleNamespace(should_training_stop=False)
-    while not control.should_training_stop:
-        rank.launch(1.0)
-        timer.on_step_end(None, None, control)
-    assert (timer.untimed, len(timer.ends)) == (5, 3)

@@ -2,7 +2,6 @@
 
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from autotune.core.real_run import RealRun
 from autotune.core.units import three_digits
 from autotune.errors import PromiseMissed
 from autotune.probe.device.machine import cpu_name
-from autotune.probe.train.callbacks import is_tracker, take_callbacks
 from autotune.report.evidence import real_run_lines
 from autotune.report.html import page
 from autotune.study.history import recall
@@ -89,17 +87,6 @@ def test_a_promise_that_is_missed_is_warned_of_once(tmp_path: Path) -> None:
     assert not run.held
 
 
-@pytest.mark.parametrize("is_own", [False, True])
-def test_without_a_reason_verify_is_named_only_where_it_can_train_the_model(
-    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(autotune.PromiseCallback, "_reasons", lambda *_: iter(()))
-    with pytest.warns(PromiseMissed) as caught:
-        trained(promised(1e6, workload=makers.workload(user_objects=is_own)), tmp_path)
-    (warning,) = [str(each.message) for each in caught if issubclass(each.category, PromiseMissed)]
-    assert warning.endswith(f"Likely: no reason was seen{'' if is_own else ', `autotune verify` measures it again'}.")
-
-
 def test_waiting_for_data_is_named_as_the_reason(tmp_path: Path) -> None:
     with pytest.warns(PromiseMissed, match=r"a step waits for data \d\d% of its time, 0% when"):
         run = trained(promised(1e6), tmp_path, train_dataset=Slow(240)).run
@@ -122,24 +109,6 @@ def test_evaluation_and_saving_are_named_and_are_no_part_of_a_step(tmp_path: Pat
     assert run.outside_share > 0.5
     assert run.overall < run.measured / 2
     assert run.measured > plain.measured / 4, "a busy machine aside, steps are as fast as without"
-
-
-def test_longer_texts_are_named_as_the_reason(tmp_path: Path) -> None:
-    result = promised(1e6)
-    baseline, best = result.trials
-    rounds = (
-        replace(each, steps=tuple(replace(step, tokens=8 * step.samples) for step in each.steps))
-        for each in best.confirmations
-    )
-    result = replace(result, trials=(baseline, replace(best, confirmations=tuple(rounds))))
-
-    class Logging(autotune.PromiseCallback):  # type: ignore[misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            self.on_log(args, state, control, {"num_tokens": state.global_step * 8 * 1e5})
-            super().on_step_end(args, state, control, **more)
-
-    with pytest.warns(PromiseMissed, match="a sample has 100000 tokens, 8 when"):
-        built(tmp_path, fields={"max_steps": STEPS}, callbacks=[Logging(result)]).train()
 
 
 def test_another_device_is_named_and_teaches_nothing(tmp_path: Path) -> None:
@@ -174,19 +143,6 @@ def test_the_short_step_at_an_epoch_s_end_is_left_out(tmp_path: Path) -> None:
     whole = trained(promised(0.5), tmp_path, fields, train_dataset=Numbers(32)).run
     short = trained(promised(0.5), tmp_path, fields, train_dataset=Numbers(28)).run
     assert short.steps < whole.steps - 8
-
-
-def test_a_second_training_is_compared_anew_and_a_probe_of_the_trainer_is_not(tmp_path: Path) -> None:
-    callback = autotune.PromiseCallback(promised(0.5))
-    trainer = built(tmp_path, fields={"max_steps": STEPS, "disable_tqdm": True}, callbacks=[callback])
-    trainer.train()
-    first = callback.run
-    trainer.train()
-    assert callback.run is not first
-    assert is_tracker(callback), "trackers are not in probes"
-    other = built(tmp_path)
-    take_callbacks(other, trainer)
-    assert callback in other.callback_handler.callbacks
 
 
 def test_the_promise_is_that_of_plain_trainings_where_the_answer_was_verified() -> None:

@@ -26,13 +26,6 @@ def test_what_workers_have_loaded_is_counted() -> None:
     assert 5 <= ready.count() <= 6
 
 
-@pytest.mark.parametrize("loader", [None, [], DataLoader(torch.ones(4, 2))])  # type: ignore[arg-type]
-def test_without_workers_nothing_is_ready(loader: Any) -> None:
-    ready = ReadyBatches(loader)
-    assert [len(batch) for batch in loader or []] in ([], [1, 1, 1, 1])
-    assert ready.count() == 0
-
-
 @pytest.mark.parametrize(("counts", "starts"), [([8, 8], 1), ([0], 1), ([8, 0], 2), ([9, 6, 6, 3, 3, 0], 4)])
 def test_timing_begins_anew_until_the_queue_is_in_its_steady_state(
     monkeypatch: pytest.MonkeyPatch, counts: list[int], starts: int

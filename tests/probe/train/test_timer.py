@@ -1,7 +1,6 @@
 """The stopwatch against clocks that the test moves: every sample, token and second of a step is counted once."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,17 +8,14 @@ import pytest
 import torch
 
 from autotune.core import Step, Workload
-from autotune.probe.order import CUDA_CONFIRMATION, CUDA_PROBE
 from autotune.probe.train.read_back import Misconfigured
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch
 from tests.stream import (
     FIXED,
     Durations,
     Machine,
-    SimulatedTrainer,
     measurement_of,
     order_of,
-    stopwatch,
     watched,
 )
 
@@ -106,21 +102,6 @@ def test_a_trainer_that_goes_back_in_its_own_way_counts_as_going_forward_only() 
         assert (step.backward_s, step.middle_backward_s) == (0.0, 0.0)
         for part in ("seconds", "data_wait_s", "optimizer_s", "overhead_s", "first_s", "middle_s", "last_s"):
             assert getattr(step, part) == pytest.approx(getattr(usual, part)), part
-
-
-def test_steps_add_up_to_all_the_time_there_was() -> None:
-    chance = random.Random(0)
-    times = [Durations(*(chance.uniform(0.1, 2.0) for _ in range(7))) for _ in range(7)]
-    machine = Machine(on_cpu=True)
-    watch, _ = watched(order_of(2, 3), machine=machine, durations=lambda step: times[min(step, 6)])
-    seconds = sum(watch.pace.untimed) + sum(step.seconds for step in watch.pace.steps)
-    assert seconds == pytest.approx(machine.ranks[0].now())
-
-
-def test_reading_the_surroundings_is_no_part_of_a_step() -> None:
-    watch, _ = watched(order_of(4, 1), reading_s=100.0)
-    assert [step.seconds for step in watch.pace.steps] == pytest.approx([Durations().whole(1)] * 5)
-    assert watch.monitor.read == ["start", "stop"]  # type: ignore[attr-defined]
 
 
 # The worst batch ------------------------------------------------------------------------------------------------
@@ -210,35 +191,6 @@ def test_skipped_steps_are_counted_and_mostly_skipped_ones_have_no_speed(skipped
     assert bool(failure) == bool(reason)
 
 
-def test_the_stage_follows_the_training() -> None:
-    order, rank = order_of(1, 2), Machine(on_cpu=True).ranks[0]
-    watch, trainer = stopwatch(rank, order), SimulatedTrainer(rank, order)
-    seen = [watch.stages.now]
-
-    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any) -> Any:
-            seen.append(f"{name}: {watch.stages.now}")
-            return call(*args)
-
-        return noted
-
-    trainer.get_batch_samples = noting("fetch", trainer.get_batch_samples)  # type: ignore[method-assign]
-    trainer.training_step = noting("step", trainer.training_step)  # type: ignore[method-assign]
-    trainer.accelerator.backward = noting("backward", trainer.accelerator.backward)
-    watch.attach(trainer)
-    trainer.callback = watch
-    trainer.train(most=1)
-    assert seen == [
-        "build",
-        "fetch: data",
-        "step: forward",
-        "backward: backward",
-        "step: forward",
-        "backward: backward",
-    ]
-    assert watch.stages.now == "data"
-
-
 # On a GPU -------------------------------------------------------------------------------------------------------
 
 
@@ -258,11 +210,3 @@ def test_a_device_is_waited_for_only_where_the_timed_steps_begin_and_end(nan_fil
     assert len(watch.pace.steps) >= 6
     expected = [1.0 + (timing.untimed_least + place) / 100 for place in range(len(watch.pace.steps))]
     assert [step.seconds for step in watch.pace.steps] == pytest.approx(expected)
-
-
-def test_short_steps_go_on_until_their_seconds_are_over() -> None:
-    took = Durations(0, 0, 0, 0, 0.05, 0)
-    for timing in (CUDA_PROBE, CUDA_CONFIRMATION):
-        watch, _ = watched(order_of(4, 2, timing=timing), machine=Machine(), durations=lambda step: took)
-        assert sum(watch.pace.untimed[1:]) == pytest.approx(2 * timing.window_s, abs=0.06)
-        assert sum(step.seconds for step in watch.pace.steps) == pytest.approx(timing.timed_seconds_least, abs=0.12)

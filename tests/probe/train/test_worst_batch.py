@@ -174,10 +174,8 @@ def test_a_look_at_the_data_that_fails_ends_nothing() -> None:
 @pytest.mark.parametrize(
     ("longest", "micro", "samples", "named"),
     [
-        ((2,), 1, "c", "1 x sample 2"),
         ((2,), 3, "ccc", "3 x sample 2"),
         ((2, 0), 1, "c", "1 x sample 2"),
-        ((2, 0), 2, "ca", "2 x sample 2 and 0"),
         ((2, 0), 5, "cacac", "5 x sample 2 and 0"),
         ((3, 1, 0), 4, "dbad", "4 x sample 3 and 1 and 0"),
     ],
@@ -193,10 +191,6 @@ def test_the_longest_fill_the_micro_batch_in_turn(
         ["abcd"[place] for place in in_turn[begin : begin + micro]] for begin in range(0, 3 * micro, micro)
     ]
     assert made.origin == f"{named}, the longest of the data"
-
-
-def test_where_all_are_alike_there_is_no_worst_batch() -> None:
-    assert worst_batch(order((), 4), None) is None
 
 
 def test_the_trainer_takes_as_many_steps_on_it_as_asked_and_then_goes_on_with_the_data() -> None:

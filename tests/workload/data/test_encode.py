@@ -38,10 +38,3 @@ def test_of_a_very_long_text_only_what_makes_a_sample_is_tokenised(tokenizer: An
     counted = Counted(tokenizer)
     assert encoded("a b " * LONG_TEXT, counted) == encoded("a b " * 100, tokenizer)
     assert counted.longest == LONG_TEXT
-
-
-def test_a_tokenizer_is_trained_on_no_more_of_one_text_than_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.workload.data.tokenizer.TRAINING_CHARACTERS", 100)
-    config = BertConfig(vocab_size=300)
-    one, many = (train_tokenizer(texts, config) for texts in (["xyz " * 10**5], ["xyz " * 25]))
-    assert one.get_vocab() == many.get_vocab()

@@ -48,17 +48,15 @@ def on_texts(train: Train, texts: Callable[..., Workload]) -> Train:
     return on_texts
 
 
-@pytest.mark.parametrize("model", ["bert-mini", pytest.param("t5-mini", marks=pytest.mark.nightly)])
-def test_batches_are_padded_to_the_multiple_asked_for(on_texts: Train, model: str) -> None:
-    measurement = on_texts(model, padding="32")
+def test_batches_are_padded_to_the_multiple_asked_for(on_texts: Train) -> None:
+    measurement = on_texts("bert-mini", padding="32")
     assert all(step.tokens % 32 == 0 for step in measurement.steps)
     assert all(0 < step.non_padding_tokens < step.tokens for step in measurement.steps)
     assert measurement.worst_batch
 
 
-@pytest.mark.parametrize("model", ["gpt2-mini", pytest.param("moe-mini", marks=pytest.mark.nightly)])
-def test_packed_batches_have_no_padding_and_as_many_samples(on_texts: Train, model: str) -> None:
-    packed, plain = on_texts(model, packing="flattening"), on_texts(model, packing="none")
+def test_packed_batches_have_no_padding_and_as_many_samples(on_texts: Train) -> None:
+    packed, plain = on_texts(packing="flattening"), on_texts(packing="none")
     for one, other in zip(packed.steps, plain.steps, strict=True):
         assert one.tokens == one.non_padding_tokens == other.non_padding_tokens, "the same samples"
     assert sum(step.tokens for step in plain.steps) > sum(step.tokens for step in packed.steps)

@@ -89,13 +89,6 @@ def test_a_part_that_holds_the_arguments_gets_the_child_s_own_and_one_that_holds
             sent({"model_init": Net, "data_collator": [part]}, trainer)
 
 
-def test_a_model_that_holds_the_trainer_cannot_be_sent(tmp_path: Any) -> None:
-    trainer = trainer_of(Net(), tmp_path)
-    trainer.model.owner = trainer
-    with pytest.raises(InvalidRequest, match=r"The model cannot be sent .*: it holds the Trainer itself"):
-        sent({"model_init": Prebuilt(trainer.model)}, trainer)
-
-
 def test_what_cannot_be_sent_is_named_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.touch()
@@ -114,14 +107,6 @@ def test_what_cannot_be_sent_is_named_with_the_reason(tmp_path: Path) -> None:
                 sent({"model_init": Net, **objects}, trainer_of(Net(), tmp_path))
             assert "at its first use" in str(caught.value)
             assert "\n" not in str(caught.value)
-
-
-def test_the_model_is_not_built_where_nothing_refers_to_it() -> None:
-    def model_init() -> None:
-        raise AssertionError("built")
-
-    user = UserObjects.opened(sent({"model_init": model_init, "train_dataset": [1, 2]}))
-    assert user.train_dataset == [1, 2]
 
 
 def test_the_class_of_arguments_is_known_before_anything_else_is_opened() -> None:
@@ -199,19 +184,9 @@ SCRIPTS = {
         "from wave import Data, greeting\ngive('objects', Data(), greeting)",
         [("waved", 0), "waved"],
     ),
-    "a helper whose folder has left the path": (
-        "sys.path.insert(0, 'apart')\nfrom lone import Data\nsys.path.pop(0)\ngive('objects', Data())",
-        [("apart", 0)],
-    ),
     "a helper that another folder hides by now": (
         "sys.path.insert(0, 'apart')\nfrom twice import Data\nsys.path.insert(0, 'later')\ngive('objects', Data())",
         [("first", 0)],
-    ),
-    "a helper that was loaded from its file": (
-        "import importlib.util as u\nspec = u.spec_from_file_location('loaded', 'apart/lone.py')\n"
-        "module = sys.modules['loaded'] = u.module_from_spec(spec)\nspec.loader.exec_module(module)\n"
-        "give('objects', module.Data())",
-        [("apart", 0)],
     ),
     "a script that another one runs": (
         "Path('inner.py').write_text(Path('helper.py').read_text() + '\\nGIVE(\"objects\", Data())\\n')\n"
@@ -228,7 +203,6 @@ def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, 
     for name, word in (
         ("helper", "here"),
         ("wave", "waved"),
-        ("apart/lone", "apart"),
         ("apart/twice", "first"),
         ("later/twice", "second"),
     ):
@@ -237,36 +211,14 @@ def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, 
     end = "\nimport json\nPath(os.environ['SENT'], 'path').write_text(json.dumps(sys.path))\n"
     (folder / "train.py").write_text(SEND + code + end)
     environment = os.environ | {"SENT": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
-    given = subprocess.run(
-        [sys.executable, str(folder / "train.py")],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    how: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 300}
+    given = subprocess.run([sys.executable, str(folder / "train.py")], check=False, **how)
     assert given.returncode == 0, given.stderr
-    taken = subprocess.run(
-        [sys.executable, "-P", "-c", RECEIVE, str(tmp_path / "objects"), (tmp_path / "path").read_text()],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    receive = [sys.executable, "-P", "-c", RECEIVE, str(tmp_path / "objects"), (tmp_path / "path").read_text()]
+    taken = subprocess.run(receive, check=False, **how)
     assert taken.stdout.strip() == repr(expected), taken.stderr
 
 
 def test_what_is_installed_is_sent_by_its_name() -> None:
     assert len(sent({"train_dataset": (Trainer, torch.nn.Linear, pytest.fixture, json.dumps)})) < 1000
     assert all(map(is_importable, ("json", "os", "torch.nn", "autotune.workload.model.pickling", "itertools")))
-
-
-def test_weights_of_eight_bits_are_sent() -> None:
-    model = torch.nn.Linear(2, 2)
-    model.weight = torch.nn.Parameter(model.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
-    stream = io.BytesIO(sent({"model_init": model}))
-    received(stream)
-    again = received(stream)["model_init"]
-    assert again.weight.dtype == torch.float8_e4m3fn
-    assert torch.equal(again.weight.float(), model.weight.float())

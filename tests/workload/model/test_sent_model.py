@@ -5,18 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, Trainer
+from transformers import BertConfig, BertForSequenceClassification, Trainer
 
-from autotune.space.settings.checkpointing import enabled_on
 from autotune.workload.model.pickling import sent
-from autotune.workload.model.sent_model import called, without_weights
+from autotune.workload.model.sent_model import without_weights
 from autotune.workload.model.user_objects import UserObjects
 
-SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
 def bert(**more: Any) -> Any:
-    return BertForSequenceClassification(BertConfig(**SIZES, **more))
+    return BertForSequenceClassification(BertConfig(**SIZES, vocab_size=64, **more))
 
 
 def made(model: Any, trainer_class: type = Trainer) -> Any:
@@ -87,36 +86,3 @@ def test_what_was_set_on_the_model_goes_along() -> None:
     assert again.classifier.weight.is_special
     assert torch.equal(again.class_weights, torch.ones(2))
     assert again.loss_function is len
-
-
-@pytest.mark.skipif(
-    not hasattr(PreTrainedModel, "activation_checkpointing_enable"),
-    reason="this transformers checkpoints all layers or none",
-)
-def test_layers_that_forget_forget_there_too() -> None:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
-    model = ViTForImageClassification(ViTConfig(**sizes, image_size=8, patch_size=4))
-    model.activation_checkpointing_enable(every_n_layers=2)
-    assert enabled_on(made(model)) == "every_2nd"
-
-
-def test_what_the_trainer_s_own_package_patched_is_patched_again_there() -> None:
-    utils = pytest.importorskip("trl.trainer.utils")
-    trl = pytest.importorskip("trl")
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    small = {name: value for name, value in SIZES.items() if name != "num_attention_heads"}
-    model = Qwen2ForCausalLM(Qwen2Config(**small, num_attention_heads=2, num_key_value_heads=2))
-    utils.add_fused_lm_head(model)
-    assert "forward" in vars(model)
-    assert "forward" in vars(made(model))
-    assert "forward" not in vars(made(model, trl.SFTTrainer))
-
-
-@pytest.mark.parametrize(
-    ("build", "name"), [(bert, "bert"), (lambda args: None, "lambda"), (bert().forward, "forward")]
-)
-def test_a_function_has_a_name(build: Any, name: str) -> None:
-    assert called(build) == name

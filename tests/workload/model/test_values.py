@@ -11,16 +11,11 @@ from transformers import AutoConfig
 
 from autotune.core import Environment, Workload
 from autotune.workload.model.adapters import in_four_bits
-from autotune.workload.model.build import build_model, choose_task, plain_config
-from autotune.workload.model.config import read_config
+from autotune.workload.model.build import build_model, plain_config
 from tests.workload.model.test_adapters import FOUR_BITS, unpacked
+from tests.workload.model.test_build import workload_of
 
 MINIS = ("gpt2-mini", "llama-mini", "bert-mini", "t5-mini", "moe-mini", "vit-mini")
-
-
-def workload_of(name: str) -> Workload:
-    config, source = read_config(name, False)
-    return Workload(name=name, task=choose_task(config, None), source=source, model_config=plain_config(config))
 
 
 def tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
