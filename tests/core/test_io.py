@@ -97,3 +97,11 @@ def test_bytes_of_a_path_that_are_no_utf_8_are_written_as_escapes(tmp_path: Path
     assert (tmp_path / "text").read_bytes() == b"d\\udcff/x"
     write_json(tmp_path / "json", path)
     assert os.fsencode(read_json(tmp_path / "json")) == b"d\xff/x"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_nothing_is_left_half_written_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / f".order.json.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_json(tmp_path / "order.json", {"kind": "probe"})
+    assert list(tmp_path.iterdir()) == []
