@@ -195,7 +195,7 @@ def base_of(args: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def name_of_study(name: str, size: int, device: str) -> str | None:
-    """By default of the running script, the name, the batch size and the device; None without a script."""
+    """Default name of a study: the running script, the name, the batch size and the device; None without a script."""
     script = _script()
     return f"{script}-{name}-gb{size}-{device.replace(':', '')}" if script else None
 

@@ -293,7 +293,7 @@ def _first_line(text: str) -> str:
 
 
 def _shortened(line: str) -> str:
-    """As much of a line as a reason needs, without paths and tokens: reports are shared."""
+    """The part of a line that a reason needs, without paths and tokens: reports are shared."""
     return scrubbed(line[:2000])[:300]
 
 

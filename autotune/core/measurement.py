@@ -290,7 +290,7 @@ class Measurement(Serializable):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """As of `Serializable`; raises ValueError also for a number that nothing can measure."""
+        """`Serializable.from_dict`; raises ValueError also for a number that nothing can measure."""
         measurement = super().from_dict(data)
         values = [*vars(measurement).values(), *measurement.stage_peak_bytes.values(), *measurement.rounds]
         values += [value for step in measurement.steps for value in vars(step).values()]

@@ -69,7 +69,7 @@ def _advice(cause: Trial) -> str:
 
 
 def smallest_need(trials: Sequence[Trial]) -> str:
-    """Of trials that all ran out of memory the least that any needed, in words; the reason of the first if none tells it."""
+    """Least memory that any of the trials needed, all of which ran out of it, in words; else the reason of the first."""
     lacking = [trial for trial in trials if trial.lacked_memory]
     needs = {trial.number: need for trial in lacking if (need := _needed_bytes(trial))}
     if not needs:

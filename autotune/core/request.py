@@ -39,13 +39,13 @@ VERIFICATION_SECONDS = 30.0
 """Timed steps of each side of a verification take so long in all."""
 
 EXPLANATION_ROUNDS = 3
-"""Of each configuration at least, when each setting's share is measured."""
+"""Smallest number of measurements of each configuration when each setting's share is measured."""
 MOST_ROUNDS = 20
-"""Of a trial at most; a larger number is refused as a typing error."""
+"""Largest number of confirmation rounds; a larger one is refused as a typing error."""
 MOST_DEVICES = 1024
-"""Of one search; a larger number is refused as a typing error."""
+"""Largest number of devices of a search; a larger one is refused as a typing error."""
 MOST_TRIALS = 100_000
-"""Of one search; a larger number is refused as a typing error."""
+"""Largest number of trials of a search; a larger one is refused as a typing error."""
 LONGEST_S = 30 * 24 * 3600.0
 """A longer time limit is refused as a typing error."""
 LARGEST_GLOBAL_BATCH = 2**20

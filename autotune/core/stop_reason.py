@@ -101,7 +101,7 @@ class StopReason(Reason):
 
 
 KILLED = StopReason(StopKind.KILLED)
-"""Of a search that wrote no end."""
+"""Reason of a search that wrote no end."""
 
 
 def stop_reason_of(ended: BaseException) -> StopReason:

@@ -75,5 +75,5 @@ class Trial:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """Of its probe, then of its rounds."""
+        """Measurements of its probe, then of its rounds."""
         return (self.measurement, *self.confirmations)

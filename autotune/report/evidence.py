@@ -99,7 +99,7 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
 
 
 def loss_fields(result: SearchResult) -> dict[str, Any] | None:
-    """The comparison of the answer's losses for JSON: with what, by how much they differ, and in words; None if there is none."""
+    """The comparison of the answer's losses for JSON: with what, by how much they differ, and in words, or None."""
     best, numerics = result.best_trial, result.numerics
     if best is None or numerics is None:
         return None

@@ -60,7 +60,7 @@ def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _csv(table: pd.DataFrame) -> str:
-    """By hand: Python's writer leaves a lone carriage return bare, which breaks the row for every reader."""
+    """CSV written by hand: Python's writer leaves a lone carriage return bare, which breaks the row for every reader."""
     lines = [list(table.columns), *(list(row.values()) for row in plain_rows(table))]
     return "".join(",".join(map(_cell, line)) + "\n" for line in lines)
 
@@ -76,7 +76,7 @@ def _parquet(table: pd.DataFrame) -> bytes:
 
 
 def _json_lines(table: pd.DataFrame) -> str:
-    """By Python's own writer: pandas' keeps 15 digits of a number, and some need 17."""
+    """JSON lines by Python's own writer: pandas' keeps 15 digits of a number, and some need 17."""
     return "".join(json.dumps({name: _json(value) for name, value in row.items()}) + "\n" for row in plain_rows(table))
 
 

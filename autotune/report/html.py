@@ -36,7 +36,7 @@ MOST_LOGS = 50
 """Failed trials whose logs are in the page, so that it stays small; it names the files of the others."""
 
 LINES, BYTES = 40, 4000
-"""Of a log's end, at most."""
+"""Largest numbers of lines and bytes of a log's end."""
 
 MOST_ROWS = 30
 """Rows of the table up to which it has no frame of its own."""

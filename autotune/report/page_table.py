@@ -61,7 +61,7 @@ class Table:
         return {group: [column for column in self.columns if column.group == group] for group in GROUPS}
 
     def cell(self, number: int, column: str) -> Cell:
-        """Of one trial; raises KeyError if there is none."""
+        """Cells of one trial; raises KeyError if there is none."""
         cells = {trial.number: cells for trial, cells in self.rows}[number]
         return dict(zip((shown.name for shown in self.columns), cells, strict=True))[column]
 

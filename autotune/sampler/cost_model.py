@@ -329,7 +329,7 @@ def _expected(
 
 
 def _ordered(values: Sequence[Value], base: Value) -> list[Value]:
-    """By code: the baseline's first."""
+    """Values by their code, the baseline's first."""
     return [base, *(value for value in values if value != base)]
 
 

@@ -137,7 +137,7 @@ class Times:
 
     @property
     def variance(self) -> Numbers:
-        """Of a micro-step, over all scales."""
+        """Mean and covariance of a micro-step, over all scales."""
         mean = self.mean
         parts = (weight * (part.variance + (part.mean - mean) ** 2) for _, weight, part in self.micro)
         return sum(parts)  # type: ignore[return-value]

@@ -583,7 +583,7 @@ class _State:
         last = self.model.place[recent.configuration]
 
         def variance(block: Sequence[Sequence[Observation]]) -> float:
-            """Of the claim from these."""
+            """Variance of the claim from these."""
             if min(map(len, block)) < 1:
                 return math.inf
             _, variances = contrasts_of(covariances([*block[0], *block[1]], errors), len(block[0]))

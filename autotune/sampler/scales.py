@@ -20,7 +20,7 @@ from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
 
 NODES = ((-2.0, -1.0, 0.0, 1.0, 2.0), (-1.5, -0.5, 0.5, 1.5))
-"""Of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of computation."""
+"""Nodes of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of computation."""
 
 DRIFTS = ((0.0, 0.4), (0.01, 0.2), (0.03, 0.2), (0.1, 0.2))
 """(standard deviation, prior weight) of the drift of a machine's speed in a search: none if idle, a tenth on a shared card."""

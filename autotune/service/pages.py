@@ -139,7 +139,7 @@ def login(request: Request, next: str = "/") -> Response:
 
 
 provider_router = APIRouter(include_in_schema=False, route_class=PageRoute)
-"""Of a server with an OpenID Connect provider."""
+"""Pages of a server with an OpenID Connect provider."""
 
 
 @provider_router.get("/login/provider")

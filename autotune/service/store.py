@@ -118,7 +118,7 @@ class Store:
             return change.enter(search_id, QUEUED), True
 
     def read(self, search_id: str) -> Search | None:
-        """The search of this id; None if there is none."""
+        """The search of this id, or None."""
         rows = self._rows(select(*SEARCH).where(searches.c.id == search_id))
         return Search(*rows[0]) if rows else None
 
@@ -196,7 +196,7 @@ class Store:
     def claim(
         self, devices: Collection[str], most_of_user: int = 2, cards: Mapping[str, str] | None = None
     ) -> Search | None:
-        """Start the next search that gets some of these free devices; None if there is none.
+        """Start the next search that gets some of these free devices, or None.
 
         cards: of all devices (name -> card); by default there are no others. Left out are searches before their time, of owners
         with `most_of_user` running searches, and of tokens whose devices are used up. A search that wants any
@@ -361,7 +361,7 @@ class Store:
         return [Artifact(*row) for row in self._rows(query)]
 
     def artifact(self, search_id: str, name: str) -> tuple[Artifact, bytes] | None:
-        """A file of a search's report, and its content; None if there is none of this name."""
+        """A file of a search's report, and its content; None if none has this name."""
         query = select(artifacts.c.content, *_ARTIFACT)
         rows = self._rows(query.where(artifacts.c.search_id == search_id, artifacts.c.name == name))
         return (Artifact(*rows[0][1:]), rows[0].content) if rows else None
@@ -411,7 +411,7 @@ def _ends(connection: Connection, now: datetime) -> dict[str, float | None]:
 
 
 def _length(connection: Connection, row: Any) -> float | None:
-    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none."""
+    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model, or None."""
     if (timeout := _timeout(row.request)) is not None:
         return timeout
     done = select(searches.c.started_at, searches.c.ended_at)

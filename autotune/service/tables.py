@@ -366,7 +366,7 @@ _ADVICE = "Stop that one first, or give this one another --state and --database.
 
 
 class ServerLock:
-    """As a context: the right to be the one server of a database and of a state folder.
+    """Context that holds the right to be the one server of a database and of a state folder.
 
     Files are locked, and with PostgreSQL a session holds an advisory lock. Whoever has them raises the epoch of the database,
     and `check_epoch` refuses writes of a server of an earlier epoch, whether it has noticed its loss or not.

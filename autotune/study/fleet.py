@@ -140,7 +140,7 @@ class Fleet:
             self._leave_out(name, LeftOut(kind, {"difference": abs(shares[name])}))
 
     def effects(self, ledger: Ledger) -> DeviceEffects:
-        """By how much the devices differ; empty for one device."""
+        """Differences of the devices' speeds; empty for one device."""
         if not self.pool.is_several:
             return NO_EFFECTS
         return device_effects(ledger.trials, ledger.calibrations, faulty=self.pool.left_out)

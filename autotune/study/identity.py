@@ -20,7 +20,7 @@ OF_SAMPLES = ("text_column", "label_column", "tokenizer")
 def study_identity(
     request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace
 ) -> Mapping[str, Any]:
-    """As plain data of JSON; not: trials, timeouts, sampler, seed, output."""
+    """Plain data of JSON; without trials, timeouts, sampler, seed, output."""
     files = {name: stamp([path]) for name, path in files_of(request.training_args).items()}
     identity = {
         "model_config": {name: value for name, value in workload.model_config.items() if name not in NOT_THE_MODEL},

@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def next_number(self) -> int:
-        """Of a new trial; the first one is the baseline."""
+        """Number of a new trial; the first one is the baseline."""
         return max(self._numbers, default=-1) + 1 if 0 in self._measured else 0
 
     # Writing --------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def memory_limit(request: TuningRequest, environment: Environment, folder: Path 
 
 
 def least_bytes(space: SearchSpace, environment: Environment) -> int:
-    """Of each weight that the leanest value of the space has."""
+    """Bytes of each weight that the leanest value of the space has."""
     settings = [SETTINGS[name].apply(value, environment) for name, values in space.values.items() for value in values]
     return 2 if any(setting.model_arguments.get("dtype", "float32") != "float32" for setting in settings) else 4
 

@@ -78,7 +78,7 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
 def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The trial that others have to beat while the search runs, shown to be better than the baseline or not yet.
 
-    None if there is none. One that learns differently leads only if it is shown to be faster.
+    or None. One that learns differently leads only if it is shown to be faster.
     """
     able = _able(trials)
     speeds = _speeds(able)

@@ -171,7 +171,7 @@ def _end_of(measured: Measurement) -> Outcome:
 
 
 def _last(trainings: Mapping[int, Measurement]) -> Measurement | None:
-    """A training of the reference that completed, else the least exact one that was tried; None if there is none."""
+    """A training of the reference that completed, else the least exact one that was tried, or None."""
     tried = sorted(trainings.values(), key=lambda measured: (measured.feasible, [*NAMES].index(precision_of(measured))))
     return tried[-1] if tried else None
 

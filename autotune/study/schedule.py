@@ -33,7 +33,7 @@ MESSAGES = {
     Why.COMPARE: "measured again, to find the fastest",
     Why.PROVE: "measured again, to prove the speed-up",
 }
-"""Of a configuration that is measured again."""
+"""Messages of a configuration that is measured again."""
 
 
 def next_job(study: Study, fleet: Fleet) -> NextStep:

@@ -21,7 +21,7 @@ from autotune.study.reference import reference_seconds
 from autotune.study.store import probe_folder
 
 CORE_SHARE = 0.5
-"""Of the probes of a search, for the core settings of a space that names some."""
+"""Share of a search's probes for the core settings of a space that names some."""
 
 
 @dataclass

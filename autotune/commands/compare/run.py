@@ -202,7 +202,7 @@ def different_work(first: TuningResult, second: TuningResult) -> list[str]:
 
 
 def _same_model(first: TuningResult, second: TuningResult) -> bool:
-    """By config and number of parameters; models without a config (of a `model_init`) are never the same.
+    """Identity of a model by config and number of parameters; models without a config (of a `model_init`) are never the same.
 
     Versions of transformers write different fields into one config: of two versions, the fields of both count.
     """

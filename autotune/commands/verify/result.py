@@ -117,7 +117,7 @@ class Verification:
 
     @cached_property
     def verdict(self) -> PromiseVerdict:
-        """By the speed-ups (`judged`), unless a training did not complete or needed more memory than allowed.
+        """Verdict by the speed-ups (`judged`), unless a training did not complete or needed more memory than allowed.
 
         If disturbed rounds leave fewer than ROUNDS_THAT_TELL, the verdict is that nothing can be told.
         """

@@ -11,7 +11,7 @@ FSDP_KEYS = (
     *("state_dict_type", "cpu_ram_efficient_loading", "activation_checkpointing", "forward_prefetch"),
     *("backward_prefetch", "use_orig_params", "sync_module_states"),
 )
-"""Of `TrainingArguments.fsdp_config`, those that `accelerate launch` knows as --fsdp_...; cpu_offload is its
+"""Keys of `TrainingArguments.fsdp_config` that `accelerate launch` knows as --fsdp_...; cpu_offload is its
 --fsdp_offload_params."""
 
 

@@ -161,7 +161,7 @@ def auto_class(task: str) -> str:
 
 
 def answer_of(result: SearchResult) -> Answer | None:
-    """The answer of a search for other tools; None if there is none, or if it is the user's own settings.
+    """The answer of a search for other tools, or None if there is none or it is the user's own settings.
 
     Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
     """

@@ -53,7 +53,7 @@ class LiveView:
 
 
 def ranked(progress: Progress, rows: int) -> list[Trial]:
-    """So many trials: the best so far, then by speed, and last what has no result; the baseline is always among them."""
+    """Rows of trials: the best so far, then by speed, and last what has no result; the baseline is always among them."""
     trials = progress.trials
 
     def rank(trial: Trial) -> tuple[bool, bool, float]:
@@ -105,7 +105,7 @@ def failure(trial: Trial) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """As many words of the text as so many characters hold."""
+    """The first words of the text that fit into this number of characters."""
     shown = text if len(text) <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
     return shown.replace("\xa0", " ")
 
@@ -162,7 +162,7 @@ def now_text(progress: Progress) -> str:
 
 
 def gain_text(progress: Progress) -> str:
-    """By how much something new may still beat the best, as far as the sampler knows.
+    """Share by which something new may still beat the best, as far as the sampler knows.
 
     Empty if the search is over, or measures something again.
     """

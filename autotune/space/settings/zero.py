@@ -84,7 +84,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def engine_config(trainer: Any) -> Mapping[str, Any] | None:
-    """The config of the DeepSpeed engine that trains, with every "auto" replaced; None if there is none."""
+    """The config of the DeepSpeed engine that trains, with every "auto" replaced, or None."""
     engine = getattr(trainer, "model_wrapped", None)
     config = getattr(engine, "config", None) if type(engine).__name__ == "DeepSpeedEngine" else None
     return config if isinstance(config, Mapping) else None

@@ -31,7 +31,7 @@ def weights_folder(weights: str) -> str:
 
 
 def cached_folder(model: str) -> Path | None:
-    """The folder in the hub's local cache that holds this model's config; None if there is none."""
+    """The folder in the hub's local cache that holds this model's config, or None."""
     try:
         config = try_to_load_from_cache(model, "config.json")
     except (HFValidationError, OSError):
