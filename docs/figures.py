@@ -233,7 +233,9 @@ def loaders(report: Report) -> Figures:
 
 
 def kills(report: Report) -> Figures:
-    (one_device,), (two_devices,) = report.every("| all | | {kills} | … | 0 | 0 | 0 |")  # lost, repeated and left
+    (one_device,), (two_devices,) = report.every(
+        "| all | | {kills} | … | 0 | 0 | 0 | 0 |"
+    )  # lost, repeated, left, study.db
     return {"one_device": one_device, "two_devices": two_devices, "kills": one_device + two_devices}
 
 
