@@ -14,16 +14,30 @@ def scratch_below(folder: Path, prefix: str) -> Iterator[Path]:
 
     Raises OSError if the disk refuses.
     """
+    remove_left(folder, f"{prefix}*")
+    name, descriptor = _locked(folder, prefix)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked(folder: Path, prefix: str) -> tuple[str, int]:
+    """(new folder, descriptor that locks it): one that another process removes as left before it is locked is made again."""
     import fcntl  # not on Windows, where studies can be compared
 
-    remove_left(folder, f"{prefix}*")
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as name:
-        descriptor = os.open(name, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # a file system without locks, where nothing is removed either
+    while True:
+        name = tempfile.mkdtemp(prefix=prefix, dir=folder)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield Path(name)
-        finally:
+                is_ours = os.path.isdir(name)
+            except OSError as error:  # a file system without locks, where nothing is removed either
+                is_ours = not isinstance(error, BlockingIOError)
+            if is_ours:
+                return name, descriptor
             os.close(descriptor)
 
 
