@@ -26,9 +26,9 @@ search: $(STAMP)
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
 	    --n-trials 10 --timeout 100s --output-dir reports
 
-# Two tests at a time. One that hangs fails, with what every thread was doing.
+# Two tests at a time, each with one thread of torch. One that hangs fails, with what every thread was doing.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600 -m "not nightly"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600 -m "not nightly"
 
 # Those that take long too; alone those that need all cores, or measure how well something is measured.
 test-all: $(STAMP)

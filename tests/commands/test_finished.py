@@ -120,6 +120,7 @@ def test_the_same_command_prints_the_same_answer_and_loads_nothing_heavy(finishe
     assert f'"statement": "{finished.stop_reason}"' in first.stdout
 
 
+@pytest.mark.nightly
 def test_another_request_goes_on(finished: TuningResult) -> None:
     others = ({"n_trials": 4}, {"timeout": "1h"}, {"confirmation_rounds": 4}, {"seed": 1})
     assert [stored_answer(**other) for other in others] == [None] * len(others)

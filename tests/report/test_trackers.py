@@ -179,6 +179,7 @@ def test_tensorboard_has_a_row_of_the_hparams_table_a_trial(tmp_path: Path) -> N
     assert any("_hparams_" in tag for tag in events.Tags()["tensors"] or events.summary_metadata)
 
 
+@pytest.mark.nightly
 def test_mlflow_has_a_metric_s_step_a_trial_and_the_answer_as_tags(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 

@@ -65,6 +65,7 @@ def submit(store: Store) -> Callable[..., str]:
     return submit
 
 
+@pytest.mark.nightly
 def test_a_runner_that_is_killed_is_started_again_and_loses_nothing(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:

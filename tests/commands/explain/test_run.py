@@ -432,6 +432,7 @@ def test_what_bounds_a_training_is_told() -> None:
 # For real ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_study_is_explained_with_real_probes(
     host: ProbeHost,
     environment: Environment,

@@ -33,6 +33,7 @@ def test_a_python_that_ignores_the_path_is_named(tmp_path: Path, switch: str) ->
     assert "autotune.tune(trainer)" in ended.stderr
 
 
+@pytest.mark.nightly
 def test_a_trial_of_a_search_for_hyperparameters_is_named(tmp_path: Path) -> None:
     program(tmp_path, trained="trainer.train(trial={'learning_rate': 1e-3})")
     ended = autotune_run(tmp_path)

@@ -87,6 +87,7 @@ def test_a_killed_search_resumes_and_its_training_goes_on_as_if_the_answer_s_fla
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.nightly
 def test_the_command_is_started_again_for_a_trial(tmp_path: Path) -> None:
     program(tmp_path, before='print("started")', trained=TRAINED)
     ended = autotune_run(tmp_path, *ONLY, "--mode", "rerun", "--n-trials", "1", "--quiet")

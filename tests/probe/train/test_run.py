@@ -207,6 +207,7 @@ def test_an_optimizers_library_that_does_not_fit_is_an_out_of_memory_too(gpt2: T
     assert measurement.where
 
 
+@pytest.mark.nightly
 def test_the_limit_is_the_training_processes_alone(own: Train) -> None:
     # Each sample takes 120 MiB while it is made, in the worker or in the training process.
     in_worker = own("take memory", asked=configuration(workers=1), allowed_bytes=80 * MIB)
