@@ -269,8 +269,8 @@ def trainer_of(
     vars(arguments).update(user.on_arguments)
     parts |= {"model": model, "args": arguments}
     try:
-        kind, is_users = user.trainer_class or Trainer, order.workload.user_objects
-        trainer = extract.built_again(kind, parts) if is_users else Trainer(**parts)
+        kind = user.trainer_class
+        trainer = extract.built_again(kind, parts) if kind else Trainer(**parts)
     except InvalidRequest as error:
         raise Misconfigured(str(error), {}) from error
     trainer.own_optimizer = user.own_optimizer
