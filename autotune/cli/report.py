@@ -93,7 +93,7 @@ def _log(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
     from autotune.report.trackers import Trackers, answer_of
     from autotune.study.database import database_of
 
-    trackers = Trackers(names, database_of(folder, result.trials, result.request.objective).study, folder)
-    trackers.close(answer_of(result))
+    trackers = Trackers(names, folder)
+    trackers.close(database_of(folder, result.trials, result.request.objective).study, answer_of(result))
     if trackers.problems:
         raise typer.Exit(AutotuneError.exit_code)

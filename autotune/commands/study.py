@@ -147,11 +147,11 @@ def _run(
     study = open_study(folder, space, plan)
     physics = study.sampler if isinstance(study.sampler, PhysicsSampler) else None
     database = StudyDatabase(folder, plan.objective, physics)
-    trackers = Trackers(request.report_to, database.study, folder)
+    trackers = Trackers(request.report_to, folder)
 
     def publish() -> None:
         database.update(study.opened_space, study.trials, study.ledger.unfinished)
-        trackers.log()
+        trackers.log(database.study)
 
     study.publish = publish
     notes = [*unmeasured.notes, *past.notes]
@@ -239,7 +239,7 @@ def _run(
                 )
                 result.save(folder)
                 study.publish()
-            trackers.close(answer_of(result))
+            trackers.close(database.study, answer_of(result))
     return result
 
 

@@ -178,33 +178,37 @@ class Trackers:
     note on each tracker that was dropped, fit for a report: of an error its type alone.
     """
 
-    def __init__(self, names: Sequence[str], study: optuna.Study, folder: Path) -> None:
-        self.study = study
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        self.folder = folder
         self.problems: list[Note] = []
+        self._waiting = [*names]
         self._trackers: dict[str, Tracker] = {}
-        for name in names:
-            run = Run(folder.resolve().name, folder, study.user_attrs.get(f"{RUN}:{name}") or uuid4().hex[:12])
-            study.set_user_attr(f"{RUN}:{name}", run.id)
-            for tracker in self._attempt(name, partial(TRACKERS[name], run)):
-                self._trackers[name] = tracker
 
-    def log(self) -> None:
-        """Log every trial that has ended and is not logged yet, in the order of their numbers."""
+    def log(self, study: optuna.Study) -> None:
+        """Log every trial that has ended and is not logged yet, in the order of their numbers; starts the runs at first."""
+        while self._waiting:
+            self._start(self._waiting.pop(0), study)
         if not self._trackers:
             return
-        ended = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.is_finished()]
+        ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
         for name, tracker in list(self._trackers.items()):
-            reported = self.study.user_attrs.get(f"{REPORTED}:{name}", [])
+            reported = study.user_attrs.get(f"{REPORTED}:{name}", [])
             for trial in ended:
                 if trial.number in reported or name not in self._trackers:
                     continue
-                for _ in self._attempt(name, partial(tracker, self.study, trial)):
+                for _ in self._attempt(name, partial(tracker, study, trial)):
                     reported = [*reported, trial.number]
-                    self.study.set_user_attr(f"{REPORTED}:{name}", reported)
+                    study.set_user_attr(f"{REPORTED}:{name}", reported)
 
-    def close(self, answer: Mapping[str, Any]) -> None:
+    def _start(self, name: str, study: optuna.Study) -> None:
+        run = Run(self.folder.resolve().name, self.folder, study.user_attrs.get(f"{RUN}:{name}") or uuid4().hex[:12])
+        study.set_user_attr(f"{RUN}:{name}", run.id)
+        for tracker in self._attempt(name, partial(TRACKERS[name], run)):
+            self._trackers[name] = tracker
+
+    def close(self, study: optuna.Study, answer: Mapping[str, Any]) -> None:
         """Log what is left and the answer, and end the runs."""
-        self.log()
+        self.log(study)
         for name, tracker in list(self._trackers.items()):
             self._attempt(name, partial(tracker.close, answer))
         self._trackers.clear()

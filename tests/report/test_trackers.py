@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import autotune
 from autotune.report import trackers
 from autotune.report.trackers import TRACKERS, Run, Trackers, answer_of, without_secrets
+from autotune.space.search_space import SearchSpace
 from autotune.study.database import database_of
 from tests import makers
 from tests.hurry import RECORDED_HOST, hurry
@@ -74,8 +76,8 @@ def told(folder: Path, *names: str) -> Trackers:
     """A finished study of three trials, logged by these trackers."""
     study = makers.result()
     folder.mkdir(exist_ok=True)
-    group = Trackers(names, database_of(folder, study.trials, study.request.objective).study, folder)
-    group.close(answer_of(study))
+    group = Trackers(names, folder)
+    group.close(database_of(folder, study.trials, study.request.objective).study, answer_of(study))
     return group
 
 
@@ -155,6 +157,35 @@ def test_a_search_is_logged_as_it_runs_and_goes_on_in_the_same_run(
     assert [0] in seen
     assert len({run for what, run in calls if what == "start"}) == 1
     assert result.setup.training_arguments["report_to"] == ["tensorboard", "wandb"]
+
+
+def test_what_is_measured_again_is_not_logged_again(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
+    study, folder = makers.result(), tmp_path / "study"
+    folder.mkdir()
+    database = database_of(folder, study.trials, study.request.objective)
+    group = Trackers(["noting"], folder)
+    group.log(database.study)
+    shorter = [replace(trial, confirmations=()) for trial in study.trials]
+    baseline = shorter[0].configuration
+    values = {name: tuple({trial.configuration.values[name]: None for trial in shorter}) for name in baseline.values}
+    database.update(SearchSpace("study", baseline.global_batch_size, values, baseline), shorter, {})
+    group.log(database.study)
+    assert [number for what, number in calls if what == "trial"] == [0, 1, 2]
+
+
+def test_ctrl_c_while_a_tracker_starts_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trackers, "_start", interrupted)
+    options = {"device": "cpu", "sampler": "random", "no_history": True, "probes": RECORDED_HOST}
+    with pytest.raises(KeyboardInterrupt):
+        autotune.search(
+            "bert-mini", 8, output_dir=str(tmp_path), study_name="stopped", report_to="tensorboard", **options
+        )
+    left = autotune.TuningResult.load(tmp_path / "stopped")
+    assert (left.stop_reason, left.complete, len(left.trials)) == ("interrupted by the user", False, 0)
 
 
 # Each tracker's own ---------------------------------------------------------------------------------------------
