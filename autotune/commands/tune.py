@@ -37,7 +37,7 @@ OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metri
 """Attributes of a Trainer that only the check of its evaluation gets: probes evaluate nothing."""
 
 Sendable = tuple[Payload, int, dict[str, Any]]
-"""What probes build a Trainer from, samples of its steps, options of the search."""
+"""Parts that probes build a Trainer from, samples of its steps, options of the search."""
 
 
 @overload
@@ -115,7 +115,7 @@ def tune(
 
 @contextmanager
 def sendable(trainer: Any, options: Mapping[str, Any], global_batch_size: int | None = None) -> Iterator[Sendable]:
-    """What is sent of this Trainer. Within, its model is on the CPU. Raises InvalidRequest as `tune` does."""
+    """Payload of this Trainer. Within, its model is on the CPU. Raises InvalidRequest as `tune` does."""
     if callable(trainer) and not hasattr(trainer, "train_dataset"):
         raise InvalidRequest(
             f"{called(trainer)} is no built Trainer.",
@@ -135,7 +135,7 @@ def sendable(trainer: Any, options: Mapping[str, Any], global_batch_size: int | 
 
 
 def _with_build(build: Any, args: Any, options: Mapping[str, Any], global_batch_size: int | None) -> Sendable:
-    """What is sent of a function that builds a Trainer. Raises InvalidRequest as `tune` does."""
+    """Payload of a function that builds a Trainer. Raises InvalidRequest as `tune` does."""
     if not callable(build) or not hasattr(args, "per_device_train_batch_size"):
         raise InvalidRequest(
             f"tune was given a {type(build).__name__} and a {type(args).__name__}.",

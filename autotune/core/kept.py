@@ -1,4 +1,4 @@
-"""What the user's own training showed of its batches, and the settings that keep the user's value because of it."""
+"""Batches as the user's training showed them, and the settings that keep the user's value because of it."""
 
 from dataclasses import dataclass
 
@@ -83,7 +83,7 @@ class KeptSetting(Reason):
 
 @dataclass(frozen=True)
 class Held(Serializable):
-    """What a micro-batch holds for each sample that was asked for, on average over the timed steps."""
+    """Contents of a micro-batch for each sample that was asked for, on average over the timed steps."""
 
     rows: float  #: of its first tensor, as far as they reach the model
     values: float  #: numbers in that tensor

@@ -48,7 +48,7 @@ class SpaceFile:
 
 @dataclass(eq=False)  # an exception stays hashable
 class InvalidYaml(ValueError):
-    """What is wrong with a text in YAML, and in which line."""
+    """Error in a text in YAML, with its line."""
 
     problem: str
     line: int = 1

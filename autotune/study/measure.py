@@ -72,7 +72,7 @@ def live_probe(
 
 
 def left_out(trials: Sequence[Trial]) -> dict[str, str]:
-    """What of the user's failed in the trials' probes and was left out of them -> its error."""
+    """Callbacks of the user's that failed in the trials' probes and were left out of them -> its error."""
     measured = (measurement for trial in trials for measurement in trial.measurements)
     return {name: error for measurement in measured for name, error in measurement.left_out.items()}
 

@@ -121,7 +121,7 @@ class SearchResult:
 
     @property
     def baseline_name(self) -> str:
-        """What the answer is compared with, in words."""
+        """Name of the configuration that the answer is compared with."""
         return "your settings" if self.states_settings else "the Trainer's defaults"
 
     @property

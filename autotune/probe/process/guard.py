@@ -94,7 +94,7 @@ def guard(scratch: Path, kept: Iterable[str | Path]) -> str:
 
 
 def why_unguarded() -> str:
-    """What `guard` says in a process of its own in this folder."""
+    """Reply of `guard` in a process of its own in this folder."""
     root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     command = [sys.executable, "-P", "-m", __name__]

@@ -1,4 +1,4 @@
-"""What the micro-batches of the user's own data hold, whatever size was asked for: rows that reach the model."""
+"""Contents of the micro-batches of the user's data, whatever size was asked for: rows that reach the model."""
 
 import contextlib
 import math
@@ -165,7 +165,7 @@ def _loader(trainer: Any, size: int) -> Any:
 
 
 def _held(trainer: Any, size: int, samples: int, until: float) -> Held | None:
-    """What batches of this size hold for each of the n samples that are asked for; None if that is not seen."""
+    """Contents of batches of this size for each of the n samples that are asked for, or None if that is not seen."""
     seen, wanted = list[tuple[float, int]](), max(1, samples // size)
     with contextlib.suppress(Exception):
         for batch in islice(_loader(trainer, size), wanted):

@@ -1,4 +1,4 @@
-"""Whether the baseline's training stays the same with another micro-batch size and with other loader workers.
+"""Checks that the baseline's training stays the same with another micro-batch size and with other loader workers.
 
 rows of a batch --collate--> 8 rows, and twice their four quarters: is the loss of all a weighted mean of those of the parts?
 a micro-batch, as the only one of a step and as one of several: is its gradient divided by their number?
@@ -227,7 +227,7 @@ class Losses:
             module.training = is_training and not isinstance(module, (*BATCH_NORMS, Dropout))
 
     def loss(self, batch: Any, steps: int = 1, seed: int = 0) -> float:
-        """What is backpropagated for a micro-batch that is one of `steps` equal ones of a step; NaN if nothing is.
+        """Loss that is backpropagated for a micro-batch that is one of `steps` equal ones of a step; NaN if nothing is.
 
         Raises TimeoutError after the given seconds, and whatever the user's code raises.
         """

@@ -6,7 +6,7 @@ from autotune.probe.train.worst_batch import WORST_STEPS
 
 
 class StageWatch:
-    """What a training does now (build, data, forward, backward, optimizer): where a failure happens.
+    """Current stage of a training (build, data, forward, backward, optimizer): where a failure happens.
 
     Peaks by stage are read in the first steps: on the worst batch, if there is one. steps: those so far.
     """

@@ -131,7 +131,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     @property
     def held(self) -> Held | None:
-        """What the micro-batches of the timed steps held for each sample that was asked for.
+        """Rows and values that the micro-batches of the timed steps held for each sample that was asked for.
 
         None if that is not counted, as where a batch of the loader is generated for several micro-steps.
         """

@@ -183,7 +183,7 @@ def field_setting(field: str, *, default: Value, **parts: Any) -> Setting:
 
 
 def joined(shown: Sequence[Value | None]) -> Value | None:
-    """What a training shows whose layers show these values: the only one, else a text that names all."""
+    """Value that a training shows whose layers show these values: the only one, else a text that names all."""
     values = dict.fromkeys(shown)
     return shown[0] if len(values) == 1 else " and ".join(sorted(str(value) for value in values if value is not None))
 
