@@ -24,7 +24,7 @@ install: $(STAMP)
 search: $(STAMP)
 	$(BIN)/python tests/data/python_topics.py reports/data/topics.txt
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
-	    --n-trials 10 --timeout 100s --output-dir reports
+	    --n-trials 10 --timeout 130s --output-dir reports
 
 # Two tests at a time, each with one thread of torch. One that hangs fails, with what every thread was doing.
 test: $(STAMP)
@@ -90,7 +90,9 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/v100_table.py
 	$(BIN)/python benchmarks/published_ranks.py
 	$(BIN)/python benchmarks/rank_memory.py # 20 GiB of memory
-	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/replay.py build/replay.jsonl --seeds 0 9 --page replay "Searches replayed on tables that chose no constant"
+	$(BIN)/python benchmarks/replay.py build/equal.jsonl --equal --drifts 0 0.02 0.1 --devices 1 4 --budgets 1 --seeds 0 34 \
+	    --by noise drift devices --page equal "Searches in which all configurations are equally fast"
 	$(BIN)/python benchmarks/anytime.py
 	$(BIN)/python benchmarks/decision_time.py
 	$(BIN)/python benchmarks/page.py

@@ -15,6 +15,7 @@ from machine import write_table  # noqa: E402
 
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
+from autotune.judge.standing import Standing  # noqa: E402
 from autotune.sampler.physics import PhysicsSampler, WarmStart  # noqa: E402
 from autotune.sampler.policy import Why  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
@@ -48,7 +49,7 @@ def decision_times() -> tuple[int, list[float]]:
     trials: list[Trial] = []
     for number in range(41):
         begun = time.perf_counter()
-        choice = sampler.choose(trials)
+        choice = sampler.choose(Standing(tuple(trials)))
         times.append(time.perf_counter() - begun)
         tried = {trial.configuration for trial in trials}
         chosen = choice.configuration if choice.why is Why.NEW else next(left for left in space if left not in tried)

@@ -83,6 +83,10 @@ class Case:
         return self.peak_bytes / (self.got["peak_bytes"] - self.got["peak_file_bytes"]) - 1
 
 
+class TrainingFailed(Exception):
+    """A plain script ended without a result; its argument is the script's folder."""
+
+
 class PlainScript:
     """A plain script that trains with what its folder holds, standing still between its slices."""
 
@@ -97,7 +101,7 @@ class PlainScript:
         script = str(ROOT / "benchmarks" / "plain_training.py")
         command = [sys.executable, script, str(folder), str(limit), str(seconds), str(steps), str(pause_after)]
         # Not in this project's folder: it must not even be able to import it.
-        pipe = subprocess.PIPE
+        pipe, self._folder = subprocess.PIPE, folder
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
         self.done: dict[str, Any] | None = None
         self._wait()
@@ -125,7 +129,8 @@ class PlainScript:
             if line.startswith('{"samples_per_second"'):
                 self.done = json.loads(line)
         self._process.wait()
-        assert self.done is not None, "the plain script failed"
+        if self.done is None:
+            raise TrainingFailed(self._folder)
 
 
 def _processor_seconds(pid: str) -> float:

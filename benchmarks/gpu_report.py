@@ -27,8 +27,8 @@ from machine import made_line  # noqa: E402
 from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core import Outcome, Trial  # noqa: E402
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits  # noqa: E402
+from autotune.judge.objective import round_ratio  # noqa: E402
 from autotune.report.trial_text import range_text, short_words  # noqa: E402
-from autotune.study.objective import round_ratio  # noqa: E402
 
 NOT_RUN, REHEARSAL = "not run", "CPU (rehearsal)"
 SPEED_UP, PROMISE, MEAN_ERROR, LARGEST_ERROR = 2.9, 0.015, 0.015, 0.04

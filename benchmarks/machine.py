@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def made_line() -> str:
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60, check=False)
     return f"Made {date.today()} at revision {done.stdout.strip() or 'unknown'}."
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def write_table(path: Path, title: str, lines: list[str]) -> None:

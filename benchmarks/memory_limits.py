@@ -22,7 +22,6 @@ from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
 from autotune.study.loop import open_study, search  # noqa: E402
-from autotune.study.objective import best_trial  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
 from autotune.study.warm_start import build_warm_start  # noqa: E402
 
@@ -57,7 +56,7 @@ def main() -> None:
             stop = search(study, probe)
             failed = sum(trial.measurement.outcome is Outcome.OUT_OF_MEMORY for trial in study.trials[1:])
             starved += bool(failed)
-            best = best_trial(study.trials, plan.objective)
+            best = study.standing.answer
             found = f"{best.configuration}: {best.samples_per_second:.0f} samples/s" if best else "nothing"
             peak = f"{(best.peak_bytes or 0) / 2**20:.0f} MiB" if best else ""
             baseline = study.trials[0].measurement.outcome.value.replace("_", " ")

@@ -1,12 +1,16 @@
 """A training script as anyone would write it: it knows torch and transformers, and reads the answer's files.
 
-plain_training.py FOLDER LIMIT_BYTES SECONDS [STEPS [PAUSE_AFTER]]: FOLDER holds best_training_arguments.json,
+plain_training.py FOLDER LIMIT_BYTES SECONDS [STEPS [PAUSE_AFTER [UNTIMED]]]: FOLDER holds best_training_arguments.json,
 best_model_arguments.json, best_adapter.json if the model gets an adapter, request.json (for the model's config, the task and the
 sequence length), and texts.json or a folder images if there are any. Trains on them, else on random samples, under RLIMIT_DATA,
 until the seconds or the steps are over, and prints what it got as one JSON line. Imports no autotune.
+
+Without arguments: a training for each line of standard input, a JSON list of the same arguments, in a forked process of its own,
+which need not load torch and transformers again. Prints its exit status, a JSON number, after what it printed.
 """
 
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -156,7 +160,7 @@ class Clock(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         self.step_times.append(time.perf_counter() - self.begun)
         count = len(self.timed)
-        if count >= self.steps or (count > 3 and sum(self.timed) > self.seconds):
+        if count >= self.steps or (count > 1 and sum(self.timed) > self.seconds):
             control.should_training_stop = True
         elif count > 0 and self.pause_after and count % self.pause_after == 0:
             self.pause()
@@ -172,10 +176,9 @@ class Clock(TrainerCallback):
         self.begun = time.perf_counter()
 
 
-def main() -> None:
-    folder, limit, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    steps = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
-    pause_after = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+def main(words: list[str]) -> None:
+    folder, limit, seconds = Path(words[0]), int(words[1]), float(words[2])
+    steps, pause_after, untimed = (int(word) for word in [*words[3:], *("1000", "0", "5")[len(words) - 3 :]])
     resident, files = status("VmRSS"), status("RssFile")
     hold_to(limit)
     tuned = json.loads((folder / "best_training_arguments.json").read_text())
@@ -186,7 +189,7 @@ def main() -> None:
         arguments = TrainingArguments(
             output_dir=output, **tuned, max_steps=most, save_strategy="no", report_to="none", disable_tqdm=True
         )
-        clock = Clock(seconds, steps, pause_after)
+        clock = Clock(seconds, steps, pause_after, untimed)
         trainer = Trainer(model=model, args=arguments, callbacks=[clock], **data_of(folder, batch * most))
         trainer.train()
     # What was really trained: auto_find_batch_size changes the batch behind the arguments.
@@ -203,5 +206,14 @@ def main() -> None:
     print(json.dumps(got))
 
 
+def each_forked() -> None:
+    """A training for each line of standard input, see the module."""
+    for line in sys.stdin:
+        if not (child := os.fork()):
+            return main(json.loads(line))
+        print(os.waitpid(child, 0)[1], flush=True)
+    return None
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:]) if sys.argv[1:] else each_forked()

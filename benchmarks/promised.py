@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -25,12 +25,13 @@ from fidelity import ROOT, PlainScript
 from machine import write_table
 
 from autotune.commands.save import fields_of_saved
-from autotune.core import Interval, Trial, read_json, write_json
+from autotune.core import Configuration, Interval, Trial, read_json, write_json
 from autotune.core.interval import quotient_interval
+from autotune.judge.objective import speed
 from autotune.report.claim import SAME_SPEED
 from autotune.report.trial_text import range_text, short_words
-from autotune.study.objective import speed, speed_up
-from autotune.study.result import SearchResult, training_setup_of
+from autotune.space.setup import training_setup
+from autotune.study.result import SearchResult
 
 SEARCH = {"n_trials": 12, "timeout_s": 60}
 PAIR_S, TURNS = 15.0, 10
@@ -92,18 +93,20 @@ class Case:
         return quotient_interval(self.speeds[1], self.speeds[0]) if self.speeds[0] else None
 
 
-def searched(work: Work, seed: int, folder: Path, quick: bool) -> float:
+def arguments_of(work: Work, seed: int, root: Path, quick: bool) -> list[str]:
+    """Arguments of a workload's search."""
+    data = ["--dataset", str(texts_file(root / "texts.jsonl"))] if work.texts else []
+    limits = ("--n-trials", "3", "--timeout", "3m") if quick else limits_of(SEARCH)
+    return [work.model, *work.options, *data, *limits, "--seed", str(seed)]
+
+
+def searched(arguments: Sequence[str], folder: Path) -> float:
     """Search as a user does, with the model's first study on this machine; the seconds that it took."""
     done = folder / "searched.json"
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        data: tuple[str, ...] = ()
-        if work.texts:
-            data = ("--dataset", str(texts_file(folder.parent / "texts.jsonl")))
-        limits = ("--n-trials", "3", "--timeout", "3m") if quick else limits_of(SEARCH)
-        command = [sys.executable, "-m", "autotune", "search", work.model, *work.options, *data, *limits]
-        command += ["--device", "cpu", "--seed", str(seed), "--no-history", "--quiet"]
+        command = [sys.executable, "-m", "autotune", "search", *arguments, "--device", "cpu", "--no-history", "--quiet"]
         command += ["--output-dir", str(folder), "--study-name", "study"]
         begun = time.monotonic()
         with open(folder / "search.log", "w") as log:
@@ -147,58 +150,63 @@ def chosen(result: SearchResult) -> tuple[Trial | None, bool]:
     return max(others, key=lambda trial: (trial.confirmed, speed(trial.final, objective) or 0.0), default=None), True
 
 
-def side(folder: Path, result: SearchResult, trial: Trial, texts: dict[str, list[Any]] | None) -> Path:
-    """The folder that a plain script reads for a trial."""
-    setup = training_setup_of(result, trial)
+Data = dict[str, list[Any]] | Path | None
+"""Samples of a plain script: prepared texts, a folder of images, or random ones."""
+
+
+def side(folder: Path, result: SearchResult, configuration: Configuration, data: Data) -> Path:
+    """The folder that a plain script reads for a configuration."""
+    setup = training_setup(configuration, result.environment, result.request.training_args, result.workload.task)
     assert not (setup.variables | dict(setup.adapter)), "a plain script knows arguments alone"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "best_training_arguments.json", dict(setup.training_arguments))
     write_json(folder / "best_model_arguments.json", dict(setup.model_arguments))
     write_json(folder / "request.json", {"workload": result.workload.to_dict()})
-    if texts:
-        write_json(folder / "texts.json", texts)
+    if isinstance(data, Path) and not (folder / "images").exists():
+        (folder / "images").symlink_to(data)
+    elif isinstance(data, dict):
+        write_json(folder / "texts.json", data)
     return folder
 
 
 def prepared_texts(prepared: str, cache: Path) -> dict[str, list[Any]] | None:
-    """The samples as a search prepared them (`Workload.data`); None of random ones."""
+    """The samples as a search prepared them (`Workload.data`), tokens as labels if it has none; None of random ones."""
     if not prepared:
         return None
     import datasets
 
     data = datasets.load_from_disk(str(cache / "autotune" / prepared / "data"))
-    return {name: list(data[name]) for name in ("input_ids", "labels")}
+    texts = list(data["input_ids"])
+    return {"input_ids": texts, "labels": list(data["labels"]) if "labels" in data.column_names else texts}
 
 
-def turn_steps(trials: Sequence[Trial], seconds: float) -> tuple[int, int]:
-    """(steps of a turn, the first of them that do not count), the same for both sides: they train on the same samples.
+def turn_steps(configurations: Iterable[Configuration], slowest_s: float, seconds: float) -> tuple[int, int]:
+    """(steps of a turn of these seconds, the first of them that do not count), the same for all: they train on the same samples.
 
-    While a script stands still its workers fill their queues: what they have ready must be used up first.
+    slowest_s: seconds of the slowest step. While a script stands still its workers fill their queues, which are used up first.
     """
-    skipped = 1
-    for trial in trials:
-        workers = trial.configuration.values.get("workers", 0)
-        ready = 2 * int(workers) if isinstance(workers, int) else 0
-        skipped = max(skipped, 1 + -(-ready // trial.configuration.gradient_accumulation_steps))
-    slowest = max(trial.final.step_time_s or 1.0 for trial in trials)
-    return skipped + max(2, round(seconds / TURNS / slowest)), skipped
+    ready = [(2 * int(each.values.get("workers", 0)), each.gradient_accumulation_steps) for each in configurations]
+    skipped = 1 + max(-(-batches // accumulation) for batches, accumulation in ready)
+    return skipped + max(2, round(seconds / slowest_s)), skipped
 
 
-def trained(folder: Path, result: SearchResult, rival: Trial, seconds: float) -> tuple[list[tuple[float, ...]], float]:
-    """(samples / second of each turn of the user's settings and of the rival, how busy one was while the other trained)."""
-    trials = [result.baseline, rival]
-    steps, skipped = turn_steps(trials, seconds)
-    texts = prepared_texts(result.workload.data, folder.parent / "cache")
-    places = [side(folder / name, result, each, texts) for name, each in zip(("yours", "answer"), trials, strict=True)]
-    scripts = [PlainScript(place, result.allowed_bytes, 1e6, TURNS * steps, steps) for place in places]
+def trained(
+    folders: Sequence[Path], result: SearchResult, steps: int, skipped: int, turns: int = TURNS
+) -> tuple[list[tuple[float, ...]], float]:
+    """(samples / second of each turn of each folder's script, how busy those were that stood still while another trained).
+
+    Raises TrainingFailed with the folder of a script that ends without a result.
+    """
+    scripts = [PlainScript(folder, result.allowed_bytes, 1e6, turns * steps, steps) for folder in folders]
     busy = 0.0
-    for turn in range(TURNS):
-        for at in (0, 1) if turn % 2 == 0 else (1, 0):
-            other, begun = scripts[1 - at], time.monotonic()
-            before = other.processor_seconds if other.done is None else 0.0
-            scripts[at].slice()
-            if other.done is None:
-                busy = max(busy, (other.processor_seconds - before) / (time.monotonic() - begun))
+    for turn in range(turns):
+        first = turn % len(scripts)
+        for script in scripts[first:] + scripts[:first]:
+            paused = [other for other in scripts if other is not script and other.done is None]
+            begun, before = time.monotonic(), sum(other.processor_seconds for other in paused)
+            script.slice()
+            used = sum(other.processor_seconds for other in paused) - before
+            busy = max(busy, used / (time.monotonic() - begun))
     return [speeds_of(script, result.request.global_batch_size, steps, skipped) for script in scripts], busy
 
 
@@ -212,16 +220,25 @@ def speeds_of(script: PlainScript, batch: int, steps: int, skipped: int) -> tupl
     return tuple(batch * len(turn) / sum(turn) for turn in turns)
 
 
+def pair(folder: Path, result: SearchResult, rival: Trial, seconds: float) -> tuple[list[tuple[float, ...]], float]:
+    """`trained`: the user's settings and a rival."""
+    trials = {"yours": result.baseline, "answer": rival}
+    texts = prepared_texts(result.workload.data, folder.parent / "cache")
+    folders = [side(folder / name, result, trial.configuration, texts) for name, trial in trials.items()]
+    slowest_s = max(trial.final.step_time_s or 1.0 for trial in trials.values())
+    return trained(folders, result, *turn_steps((t.configuration for t in trials.values()), slowest_s, seconds / TURNS))
+
+
 def case_of(work: Work, seed: int, root: Path, quick: bool) -> Case:
     """A search and its pair, from the folder where they are known."""
     folder = root / f"{work.model}-{seed}"
     known = folder / "case.json"
     if not known.exists():
-        seconds = searched(work, seed, folder, quick)
+        seconds = searched(arguments_of(work, seed, root, quick), folder)
         result = SearchResult(**fields_of_saved(folder / "study"))
         rival, kept = chosen(result)
-        promised = speed_up(rival, result.baseline, result.request.objective) if rival else None
-        speeds, busy = trained(folder, result, rival, 3.0 if quick else PAIR_S) if rival else ([(), ()], 0.0)
+        promised = result.standing.gain(rival) if rival else None
+        speeds, busy = pair(folder, result, rival, 3.0 if quick else PAIR_S) if rival else ([(), ()], 0.0)
         case = Case(
             work.name,
             seed,
@@ -240,8 +257,9 @@ def case_of(work: Work, seed: int, root: Path, quick: bool) -> Case:
     return case
 
 
-def is_inside(case: Case) -> bool:
-    return bool(case.promise and case.measured and case.promise.low <= case.measured <= case.promise.high)
+def kept_word(promise: Interval, measured: float) -> str:
+    """Whether the measured speed-up is in the promised interval, else where it is."""
+    return "above" if measured > promise.high else "below" if measured < promise.low else "yes"
 
 
 def row(case: Case) -> str:
@@ -250,8 +268,7 @@ def row(case: Case) -> str:
         return f"| {case.work} | {case.seed} | yours; nothing else ran | - | - | - |"
     answer = f"yours; next best {case.change}" if case.kept else case.change
     cells = [f"{each:.2f}x ({range_text(each)})" for each in (promise, measured)]
-    inside = "yes" if is_inside(case) else "above" if measured > promise.high else "below"
-    return f"| {case.work} | {case.seed} | {answer} | {cells[0]} | {cells[1]} | {inside} |"
+    return f"| {case.work} | {case.seed} | {answer} | {cells[0]} | {cells[1]} | {kept_word(promise, measured)} |"
 
 
 def table(cases: Sequence[Case]) -> list[str]:
@@ -269,15 +286,16 @@ def table(cases: Sequence[Case]) -> list[str]:
         "",
     ]
     errors = [float(case.promise / case.measured) - 1 for case in answers if case.promise and case.measured]
+    places = [kept_word(case.promise, case.measured) for case in answers if case.promise and case.measured]
     faster = sum(bool(case.measured and case.measured > 1) for case in answers)
     surely = sum(bool(case.measured and case.measured.low > 1) for case in answers)
     if answers:
         lines += [
-            f"**The interval holds the measured speed-up in {sum(map(is_inside, answers))} of {len(answers)} searches.** "
-            f"This lies above the interval in {sum(_beyond(case, 1) for case in answers)} and below in "
-            f"{sum(_beyond(case, -1) for case in answers)}. The promised speed-up differs from the measured one by "
-            f"{median(errors):+.1%} (median), in size by {median(map(abs, errors)):.1%}. The answer was faster than the "
-            f"user's settings in {faster} of {len(answers)}, in {surely} of these by its whole interval.",
+            f"**The interval holds the measured speed-up in {places.count('yes')} of {len(answers)} searches.** "
+            f"This lies above the interval in {places.count('above')} and below in {places.count('below')}. "
+            f"The promised speed-up differs from the measured one by {median(errors):+.1%} (median), in size by "
+            f"{median(map(abs, errors)):.1%}. The answer was faster than the user's settings in {faster} of {len(answers)}, "
+            f"in {surely} of these by its whole interval.",
             "",
         ]
     same = sum(bool(case.measured and case.measured <= 1 + SAME_SPEED) for case in kept)
@@ -293,20 +311,9 @@ def table(cases: Sequence[Case]) -> list[str]:
         f"A search: `autotune search MODEL {' '.join(limits_of(SEARCH))} --device cpu --no-history` with another seed each "
         f"time; it took {median(case.search_s for case in cases):.0f} s (median). A pair: {TURNS} turns of each script, of "
         f"{PAIR_S / TURNS:g} s and a few steps that do not count; the measured interval is that of the turns' quotients. A "
-        f"script that stood still used at most {format_busy(cases)} of a core.",
+        f"script that stood still used at most {max(case.busy for case in cases):.1%} of a core.",
     ]
     return lines
-
-
-def _beyond(case: Case, direction: int) -> bool:
-    """Whether what was measured lies above (1) or below (-1) the promised interval."""
-    if case.promise is None or case.measured is None:
-        return False
-    return case.measured > case.promise.high if direction > 0 else case.measured < case.promise.low
-
-
-def format_busy(cases: Sequence[Case]) -> str:
-    return f"{max((case.busy for case in cases), default=0.0):.1%}"
 
 
 def read_machine(root: Path) -> None:

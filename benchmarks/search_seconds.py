@@ -48,10 +48,9 @@ from autotune.space.search_space import SearchSpace  # noqa: E402
 from autotune.space.settings.precision import ALIKE, FROZEN  # noqa: E402
 from autotune.space.utilization import Arithmetic  # noqa: E402
 from autotune.study.finish import finish  # noqa: E402
-from autotune.study.job import Job  # noqa: E402
+from autotune.study.job import Run  # noqa: E402
 from autotune.study.loop import open_study, search  # noqa: E402
 from autotune.study.measure import live_probe, measure  # noqa: E402
-from autotune.study.objective import best_trial  # noqa: E402
 from autotune.study.plan import plan_of  # noqa: E402
 from autotune.study.reference import loss_steps, next_reference  # noqa: E402
 from autotune.study.schedule import _whole_speed  # noqa: E402
@@ -396,9 +395,8 @@ def searched(case: Case, behaviour: Behaviour, seed: int = 0, speed: Callable[[f
         if not behaviour.worthwhile:
             race(study, probe)
         finish(study, probe.train, lambda progress: None)
-        trials = study.trials
     speeds = {one: samples_per_second(case, one) for one in space if Work.of(case, one).peak_bytes <= allowed}
-    best = best_trial(trials, plan.objective)
+    best = study.standing.answer
     regret = 1 - speeds[best.configuration] / max(speeds.values()) if best else 1.0
     return Seconds({name: seconds for name, seconds in host.parts.items() if seconds}, host.orders, regret)
 
@@ -414,10 +412,10 @@ def race(study: Study, probe: "FormerProbe") -> None:
     for number in range(1, 4):
         for trial in list(study.trials):
             if rounds.get(trial.number, 0) >= number:
-                job = Job(Slot(trial.number, number), trial.configuration, whole_speed=_whole_speed(trial, number, ""))
+                job = Run(Slot(trial.number, number), trial.configuration, whole_speed=_whole_speed(trial, number, ""))
                 measurement = measure(study.folder, study.plan, study.trials, probe, job)
                 study.ledger.record(job.slot, job.configuration, measurement)
-        reference = next_reference(study.plan, study.trials, losses, study.products)
+        reference = next_reference(study.plan, study.standing, losses, study.products)
         is_wanted = number == 1 or not probe.behaviour.losses_alone
         if reference is not None and is_wanted and all(training.feasible for training in losses.values()):
             slot, steps = Slot(0, number, SlotKind.REFERENCE), loss_steps(study.trials, number)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from autotune.core.interval import MEMORY, Interval, ratio_interval  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
-from autotune.probe.train.adaptive import settled, verdict  # noqa: E402
+from autotune.probe.train.adaptive import Decision, decide, settled  # noqa: E402
 
 RECORDED = ROOT / "tests" / "data" / "step_times.json"
 SAMPLES = 8
@@ -64,10 +64,10 @@ def probed(times: Sequence[float], best: Interval | None, timing: Timing) -> Sto
     for seconds in times[untimed:]:
         timed.append(seconds)
         speed = ratio_interval([SAMPLES] * len(timed), timed)
-        said = verdict(speed, len(timed), sum(timed), timing, best)
-        if said != "go on":
+        decision = decide(speed, len(timed), sum(timed), timing, best.low if best else None)
+        if decision is not Decision.GO_ON:
             break
-    return Stopped(len(timed), speed, said == "hopeless")
+    return Stopped(len(timed), speed, decision is Decision.HOPELESS)
 
 
 def searches(recordings: Sequence[Recording], timing: Timing) -> Iterator[tuple[list[Stopped], Recording]]:

@@ -123,48 +123,6 @@ def fidelity(report: Report) -> Figures:
     }
 
 
-def replay(report: Report) -> Figures:
-    columns = "| {searches} | … | {regret}% | {worst}% | … | {far} (…) | … | … | {memory} ("
-    samplers = {"physics": "physics", "taught": "physics, device known", "tpe": "tpe", "gp": "gp", "random": "random"}
-    figures = {
-        f"{name}_{column}": value
-        for name, sampler in samplers.items()
-        for column, value in report.read(f"| {sampler} {columns}").items()
-    }
-    for name in ("physics", "taught", "tpe", "gp"):
-        row = f"| {samplers[name]} | … | … | … | … | {{{name}}} ("
-        figures |= report.read(row)
-    figures |= report.read(
-        "| physics | … | … | … | … | … | … | … | … | … | … | {share}% of {searches} |",
-        "| physics, device known | … | … | … | … | … | … | … | … | … | … | {taught_true}% of {taught_searches} |",
-    )
-    true, searches = figures["share"] * figures["searches"], figures["searches"] + figures["taught_searches"]
-    taught = figures["taught_true"] * figures["taught_searches"]
-    return {
-        **figures,
-        **{"worst": figures["physics_worst"], "true": true / 100, "all_searches": searches},
-        **{"all_true": (true + taught) / searches},
-    }
-
-
-def anytime(report: Report) -> Figures:
-    parts = [report.part(f"Regret of the answer, 1 device, the user's settings {what}") for what in ("fit", "do not")]
-
-    def regret(noise: str, column: int) -> Decimal:
-        """Of all searches: those that begin with settings that fit, and the others."""
-        row = f"| {noise} | physics | {{searches}} |{' … |' * column} {{regret}}% ("
-        means = [values for part in parts for values in part.every(row)]
-        return Decimal(sum(many * mean for many, mean in means) / sum(many for many, _ in means))
-
-    rows = report.part("What a whole search tells").every("| {} | 0.0 | {} | {each} | {shown} | {held}% |")
-    return {
-        "each": rows[0][2],
-        "shown": sum(int(row[3]) for row in rows),
-        "held": sum(round(row[3] * row[4] / 100) for row in rows),
-        **{"quiet_4": regret("0.02", 1), "noisy_10": regret("0.1", 4), "noisy_15": regret("0.1", 5)},
-    }
-
-
 def stopping(report: Report) -> Figures:
     _, own, usual = zip(*report.every("\n| {steps} | {own}% | {usual}% |"), strict=True)
     figures = report.read("{recordings} recordings of {short} to {long} steps", "{fewer}% fewer timed steps")

@@ -1,6 +1,6 @@
 """Makers of nouns for tests: whole and plausible, every fact open to change by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from autotune.core.promise_verdict import PromiseKind, PromiseVerdict
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.warning import ResultWarning, WarningKind
+from autotune.judge.standing import Standing
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from tests.replay_probe import recorded
@@ -116,6 +117,11 @@ def step(seconds: float = 1.0, **facts: float) -> Step:
     return Step(seconds=seconds, **{"samples": 8, "tokens": 0, **known, **facts})  # type: ignore[arg-type]
 
 
+def standing_of(trials: Iterable[Trial], objective: str = "samples_per_second") -> Standing:
+    """What these trials say."""
+    return Standing(tuple(trials), objective)
+
+
 def completed(
     of: Configuration | None = None,
     samples_per_second: float = 10.0,
@@ -151,11 +157,13 @@ def trial(
     peak_bytes: int = 500 * MIB,
     of: Configuration | None = None,
     confirmed: float | None = None,
+    apart: float = 0.0,
     **facts: Any,
 ) -> Trial:
-    """A completed trial; confirmed: the speed of its two confirmation rounds."""
+    """A completed trial; confirmed: the speed of its two confirmation rounds, which differ by this share from it."""
     of = of or configuration()
-    rounds = () if confirmed is None else (completed(of, confirmed, peak_bytes, round=at, **facts) for at in (1, 2))
+    speeds = () if confirmed is None else (confirmed * (1 + apart), confirmed * (1 - apart))
+    rounds = (completed(of, speed, peak_bytes, round=number, **facts) for number, speed in enumerate(speeds, 1))
     return Trial(number, of, completed(of, samples_per_second, peak_bytes, **facts), tuple(rounds))
 
 

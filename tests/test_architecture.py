@@ -15,6 +15,7 @@ PACKAGES = (
     "space",
     "workload",
     "memory",
+    "judge",
     "sampler",
     "probe",
     "executors",

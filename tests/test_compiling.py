@@ -9,17 +9,17 @@ import pytest
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.measurement import pooled
 from autotune.core.slot import Slot
+from autotune.judge.objective import pays_from, speed
+from autotune.judge.observation import observed
 from autotune.report.checks import compiling_text
-from autotune.sampler.observation import observed
 from autotune.sampler.physics import WarmStart
-from autotune.study.job import Job
+from autotune.study.job import Run
 from autotune.study.loop import open_study, search
 from autotune.study.measure import measure
-from autotune.study.objective import best_trial, pays_from, speed
 from autotune.study.plan import Plan
 from autotune.study.store import locked, probe_folder, read_trial
 from autotune.study.study import Study
-from tests.makers import ALLOWED, completed, machine, space, trial
+from tests.makers import ALLOWED, completed, machine, space, standing_of, trial
 from tests.replay_probe import ReplayProbe
 
 SPEED = "samples_per_second"
@@ -88,7 +88,7 @@ def test_a_short_run_is_not_compiled_and_a_long_one_is(steps: int, wins: bool) -
     first = SPACE.baseline
     other = SPACE.configuration({**first.values, "compile": "default"})
     trials = [Trial(n, item, world(item)).with_training_steps(steps) for n, item in enumerate((first, other))]
-    best = best_trial(trials, SPEED)
+    best = standing_of(trials).answer
     assert best is not None
     assert compiled(best) == wins
 
@@ -104,7 +104,7 @@ def test_compiling_is_tried_after_what_is_cheap_and_wins_a_long_run(tmp_path: Pa
         (item for item in SPACE if item.values["compile"] == "none"), key=lambda one: world(one).samples_per_second or 0
     )
     assert plain in [item.configuration for item in before], "what is cheap to try is known by then"
-    best = best_trial(study.trials, SPEED)
+    best = study.standing.answer
     assert best is not None
     assert compiled(best)
 
@@ -127,11 +127,13 @@ def test_what_a_probe_spends_on_compiling_is_none_of_its_usual_start() -> None:
 def test_the_first_round_counts_the_compiling_and_later_ones_count_it_too(tmp_path: Path) -> None:
     of = SPACE.configuration({**SPACE.baseline.values, "compile": "default"})
     warm = replace(world(of), compile_s=3.0)
-    of_probe = measure(tmp_path, plan(training_steps=500), [], ReplayProbe({of: warm}), Job(Slot(), of))
+    of_probe = measure(tmp_path, plan(training_steps=500), standing_of([]), ReplayProbe({of: warm}), Run(Slot(), of))
     tried = Trial(0, of, of_probe)
-    first = measure(tmp_path, plan(training_steps=500), [tried], ReplayProbe(world), Job(Slot(0, 1), of))
+    first = measure(tmp_path, plan(training_steps=500), standing_of([tried]), ReplayProbe(world), Run(Slot(0, 1), of))
     tried = replace(tried, confirmations=(replace(first, round=1),))
-    again = measure(tmp_path, plan(training_steps=500), [tried], ReplayProbe({of: warm}), Job(Slot(0, 2), of))
+    again = measure(
+        tmp_path, plan(training_steps=500), standing_of([tried]), ReplayProbe({of: warm}), Run(Slot(0, 2), of)
+    )
     assert (of_probe.compile_s, first.compile_s, again.compile_s) == (3.0, COMPILE_S, COMPILE_S)
     assert pooled([first, again]).compile_s == COMPILE_S
     kept = read_trial(probe_folder(tmp_path, Slot()), 0)
@@ -145,7 +147,7 @@ def test_its_deadline_leaves_time_for_it(tmp_path: Path) -> None:
     before = [Trial(0, SPACE.baseline, world(SPACE.baseline))]
     for value in ("none", "default"):
         of = SPACE.configuration({**SPACE.baseline.values, "compile": value})
-        measure(tmp_path, plan(), before, probe, Job(Slot(1), of))
+        measure(tmp_path, plan(), standing_of(before), probe, Run(Slot(1), of))
     (_, plain), (_, patient) = probe.asked
     assert plain.deadline_s == 60.0
     assert patient.deadline_s >= 600.0

@@ -13,11 +13,12 @@ import pytest
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.core.slot import Slot
 from autotune.core.warning import WarningKind
+from autotune.judge.standing import Standing
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.runner import LiveProbe
-from autotune.study.job import Job
+from autotune.study.job import Run
 from autotune.study.measure import measure
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
@@ -56,7 +57,7 @@ def test_a_probe_beside_a_competitor_is_warned_and_made_again_when_it_is_gone(
             return live(asked, options)
 
     plan = Plan(n_trials=1, objective="samples_per_second", allowed_bytes=GIB)
-    measurement = measure(tmp_path, plan, [], probe, Job(Slot(), configuration(8)))
+    measurement = measure(tmp_path, plan, Standing(), probe, Run(Slot(), configuration(8)))
     assert measurement.outcome is Outcome.COMPLETED
     assert any(warning.kind is WarningKind.OTHER_PROCESSES for warning in measurement.repeated_because)
     assert not any("other processes used 2" in warning.text for warning in measurement.observed_warnings)

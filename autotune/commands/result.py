@@ -190,14 +190,13 @@ class TuningResult(SearchResult):
             **claim_fields(self),
             "statement": self.stop_reason,
             "stop": self.stop.to_dict(),
-            "best": plain_trial(self.best_trial, self.compared_trial),
-            "baseline": plain_trial(self.baseline_trial, self.compared_trial),
-            "substitute": plain_trial(self.substitute, self.compared_trial),
+            "best": plain_trial(self.best_trial, self.standing),
+            "baseline": plain_trial(self.baseline_trial, self.standing),
+            "substitute": plain_trial(self.substitute, self.standing),
             **speedup_fields(self),
             "warnings": [warning.to_dict() for warning in self.warnings],
             "disqualified": [
-                {**(plain_trial(trial, self.compared_trial) or {}), "reason": reason}
-                for trial, reason in self.disqualified
+                {**(plain_trial(trial, self.standing) or {}), "reason": reason} for trial, reason in self.disqualified
             ],
             "losses": loss_fields(self),
             "sanity_check": self.sanity_check and self.sanity_check.to_dict() | {"text": self.sanity_check.lines()},
@@ -237,9 +236,8 @@ class TuningResult(SearchResult):
         """One line: a dataclass's own would print every step of every probe."""
         best = self.best_trial
         answer = self.why_no_best
-        rival = self.baseline_trial if best is self.substitute else self.compared_trial or self.baseline_trial
         if best:
-            answer = f"{speed_line(best, rival, self.request.objective)}; trial {best.number}: {best.configuration}"
+            answer = f"{speed_line(best, self.standing)}; trial {best.number}: {best.configuration}"
         return f"<TuningResult {self.workload.name}, {counted(len(self.trials), 'trial')}: {answer}>"
 
     def _repr_html_(self) -> str:

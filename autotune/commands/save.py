@@ -20,6 +20,7 @@ from autotune.core.sanity import SanityCheck
 from autotune.core.slot import Slot
 from autotune.core.stop_reason import KILLED, StopReason
 from autotune.core.warning import ResultWarning, WarningKind
+from autotune.judge.standing import Standing
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.claim import claim_fields
 from autotune.report.snippets import launch_lines
@@ -123,7 +124,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     request, numerics = fields["request"], ended["numerics"]
     trials = [trial.with_training_steps(request.training_steps) for trial in _trials(folder, damage)]
     if ended["stop"].kind is KILLED.kind:  # nobody has compared them at its end
-        numerics = compare_losses(trials, read_references(folder, damage), request.objective)
+        numerics = compare_losses(Standing(tuple(trials), request.objective), read_references(folder, damage))
         numerics = numerics and replace(numerics, weights=weights_text(fields["workload"]))
     if trials and numerics and not request.allow_loss_difference:
         disqualify_flagged(trials, numerics, request.require_parity)

@@ -71,24 +71,26 @@ def search(
     if result is None:
         with ExitStack() as stack:
             executors = stack.enter_context(_on_ray(request, brought.pickled)) if request.executor == "ray" else []
-            notes = (*notes, *lock_card(card, stack))
-            if executors:
-                host: Host = executors[0].host
-            else:
+            hosts: list[Host] = [executor.host for executor in executors]
+            if not executors:
+                notes = (*notes, *lock_card(card, stack))
                 start = probes or first_host(request, card) or HostSet
-                host = stack.enter_context(start(brought.pickled))
-            if executors and request.devices != "all" and (lost := int(request.devices) - len(executors)):
+                hosts.append(stack.enter_context(start(brought.pickled)))
+            elif request.devices != "all" and (lost := int(request.devices) - len(executors)):
                 notes = (*notes, Note(NoteKind.LOST_DEVICES, {"lost": lost, "devices": int(request.devices)}))
-            for each in (host, *(executor.host for executor in executors)):
-                each.time_limit = limit
+            for host in hosts:
+                host.time_limit = limit
             if brought.pickled and (unguarded := why_unguarded()):
                 notes = (*notes, Note(NoteKind.UNGUARDED, detail=unguarded))
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.
-            from autotune.commands.study import run
+            from autotune.commands.setup import SearchCall, open_setup
+            from autotune.commands.study import print_answer, run
 
-            warnings = brought.warnings
-            of_user = own.source, notes, warnings
-            result = run(request, host, card, *of_user, fresh, watch, fingerprint, executors, brought.trains_on)
+            sent = dataclasses.replace(brought, notes=notes)
+            call = SearchCall(request, sent, own.source, hosts[0], card, executors, fresh, fingerprint)
+            with open_setup(call, watch) as setup:
+                result = run(setup)
+            print_answer(result, watch)
     user = own.user if brought.user_arguments is None else brought.user_arguments
     return dataclasses.replace(result, user_arguments=user)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 
 class Interval(float):
@@ -69,7 +69,7 @@ def ratio_interval(counts: Sequence[float], seconds: Sequence[float], memory: fl
         return Interval(ratio, 0.0, math.inf)
     squares = sum((count - ratio * second) ** 2 for count, second in zip(counts, seconds, strict=True))
     variance = squares / (n - n ** (2 * memory - 1)) * n ** (2 * memory - 2)
-    half = student_t_975(n - 1) * math.sqrt(variance) * n / total
+    half = student_t(n - 1) * math.sqrt(variance) * n / total
     return Interval(ratio, max(0.0, ratio - half), ratio + half)
 
 
@@ -77,7 +77,7 @@ def foreseen_width(speed: Interval, steps: int, more: int, memory: float = MEMOR
     """The relative width of the interval after `more` steps that vary as the earlier ones."""
 
     def width(n: int) -> float:
-        return student_t_975(n - 1) * math.pow(n, memory - 1) / math.sqrt((n - math.pow(n, 2 * memory - 1)) / (n - 1))
+        return student_t(n - 1) * math.pow(n, memory - 1) / math.sqrt((n - math.pow(n, 2 * memory - 1)) / (n - 1))
 
     return speed.relative_width * width(steps + more) / width(steps)
 
@@ -98,27 +98,21 @@ def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Ratio:
     n, mean = len(logarithms), fmean(logarithms)
     if n < 2:
         return Ratio(math.exp(mean), 0.0, math.inf)
-    half = student_t_975(n - 1) * stdev(logarithms) / math.sqrt(n)
+    half = student_t(n - 1) * stdev(logarithms) / math.sqrt(n)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
-def pairs_needed(quotient: Interval, pairs: int, most: int) -> int | None:
-    """Pairs from which on the `quotient_interval` of pairs that vary as these will exclude 1; None beyond `most`."""
-    if pairs < 2 or quotient.low <= 0:
-        return None
-    deviation = math.log(quotient.high / quotient.low) / 2 * math.sqrt(pairs) / student_t_975(pairs - 1)
-    away = abs(math.log(quotient))
-    return next((n for n in range(pairs, most + 1) if student_t_975(n - 1) * deviation / math.sqrt(n) < away), None)
+def student_t(degrees: int, share: float = 0.05) -> float:
+    """The quantile of Student's t that is exceeded, upwards or downwards, with this probability.
 
-
-def student_t_975(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t, within 1 % from 3 degrees on (exact for 1 and 2).
-
-    Expansion in the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    Exact for 1 and 2 degrees, else within 1 %: expansion in the normal quantile (Abramowitz and Stegun, Handbook of
+    Mathematical Functions, 26.7.5).
     """
-    if degrees < 3:
-        return {1: 12.706, 2: 4.303}[degrees]
-    z = 1.959964
+    if degrees == 1:
+        return 1 / math.tan(math.pi * share / 2)
+    if degrees == 2:
+        return (1 - share) / math.sqrt(share * (1 - share / 2))
+    z = NormalDist().inv_cdf(1 - share / 2)
     return (
         z
         + (z**3 + z) / (4 * degrees)

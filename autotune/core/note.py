@@ -100,7 +100,7 @@ class NoteKind(Kind):
     OTHER_MACHINE = "other_machine", "another machine or versions than the search's: {detail}"
     FEW_ROUNDS = "few_rounds", "only {rounds:round}: the intervals are those of the steps, not of rounds"
     ENDED_EARLY = "ended_early", "ended after {rounds:.0f} of {planned:.0f} rounds"
-    NOT_PROVEN = "not_proven", "the promise is not proven: the search measured too little side by side"
+    NOT_PROVEN = "not_proven", "the promise is not proven: the search measured too few pairs"
     LARGEST_BATCH = "largest_batch", "the promised peak is of the largest batch, which this run may not have had"
 
 

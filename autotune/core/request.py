@@ -34,7 +34,7 @@ LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 EXECUTORS = ("local", "ray")
 OBJECTIVES = ("samples_per_second", "tokens_per_second")
 CONFIRMATION_ROUNDS = 2
-"""Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at least."""
+"""Pairs of measurements of the fastest and of the user's settings that a speed-up needs at least."""
 VERIFICATION_SECONDS = 30.0
 """Timed steps of each side of a verification take so long in all."""
 
@@ -214,7 +214,7 @@ class LoopOptions(TypedDict, total=False):
         "Stop when no more than this share is left to gain (sampler physics).", "Advanced", default=0.01,
         metavar="PERCENT", unit="share")]
     confirmation_rounds: Annotated[int, Option(
-        "Measurements of the fastest and of your settings, side by side, that a speed-up needs at the least.",
+        "Pairs of measurements of the fastest and of your settings that a speed-up needs at the least.",
         "Advanced", default=CONFIRMATION_ROUNDS, least=CONFIRMATION_ROUNDS, most=MOST_ROUNDS)]
     seed: Annotated[int, Option("Seed of the sampler.", "Advanced", default=0, least=0, most=LARGEST_SEED)]
     no_history: Annotated[bool, Option(

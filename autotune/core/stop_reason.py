@@ -36,6 +36,11 @@ class StopKind(Kind):
         "another probe of about {probe_s:time} is not expected to save as much in {training_s:time} of training "
         "(--training-steps says how long yours is)",
     )
+    NOTHING_BETTER = (
+        "nothing_better",
+        "none of the last {trials:.0f} trials was faster by more than {margin:share}, "
+        "and no untested configuration is expected to be",
+    )
     ALL_TESTED = "all_tested", "all configurations have been measured or ruled out"
     CORE_TESTED = (
         "core_tested",
@@ -51,6 +56,7 @@ class StopKind(Kind):
 TIMES = (StopKind.TIME, StopKind.LITTLE_TIME, StopKind.NO_TIME)
 NOTHING_LEFT = (
     *(StopKind.NOTHING_TO_WIN, StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT),
+    StopKind.NOTHING_BETTER,
     *(StopKind.ALL_TESTED, StopKind.CORE_TESTED, StopKind.ALL_PROPOSED),
 )
 """Reasons whose text says what may be left to gain."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from autotune.core import Interval, Outcome, Trial
 from autotune.core.units import counted, format_bytes, format_interval, three_digits
+from autotune.judge.objective import speed
 from autotune.report.axes import nice
 from autotune.report.claim import time_texts
 from autotune.report.trial_text import is_same, short_words
-from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
 MOST_DOTS = 20

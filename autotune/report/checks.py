@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from autotune.core.configuration import RANKS
 from autotune.core.loss_curves import BASELINE, Numerics
 from autotune.core.note import NoteKind
 from autotune.core.paths import shown, study_word
@@ -12,14 +13,14 @@ from autotune.core.promise_verdict import PromiseVerdict
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_seconds
 from autotune.core.warning import OF_THE_MACHINE, ResultWarning, WarningKind, merged
+from autotune.judge.objective import pays_from
 from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain, verification_of
 from autotune.report.evidence import loss_warning
 from autotune.report.markdown import sentence
 from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
-from autotune.space.settings import SETTINGS, learning_differences
+from autotune.space.settings import MICRO, SETTINGS, learning_differences
 from autotune.space.settings.workers import SETTING as WORKERS
-from autotune.study.objective import pays_from, speed_up
 from autotune.study.result import SearchResult
 
 OF_CERTAINTY = (
@@ -66,6 +67,7 @@ def checks(result: SearchResult) -> list[Check]:
         *_learned(result),
         *_seen(result),
         *_not_used(result, claim),
+        *_tried(result, best),
         *_elsewhere(result, best),
         *_left(result, claim),
     ]
@@ -104,11 +106,11 @@ def changed_learning(result: SearchResult) -> dict[str, str]:
 def gain_alone(result: SearchResult, name: str) -> str:
     """`, which alone is 1.5x as fast (trial 3)`; empty if no trial differs from the baseline in this setting alone."""
     baseline, best = result.baseline_trial, result.best_trial
-    if baseline is None or best is None:
+    if baseline is None or best is None or baseline is not result.compared_trial:
         return ""
     wanted = {**baseline.configuration.values, name: best.configuration.values[name]}
     for trial in result.trials:
-        gain = speed_up(trial, baseline, result.request.objective)
+        gain = result.standing.gain(trial)
         if trial.configuration.values == wanted and not is_same(trial, best) and gain is not None:
             return f", which alone is {gain:.1f}x as fast (trial {trial.number})"
     return ""
@@ -264,13 +266,28 @@ def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
     if not result.disqualified or baseline is None or claim.state is State.NOISY:
         return []
     (trial, reason), others = result.disqualified[0], len(result.disqualified) - 1
-    gain = speed_up(trial, baseline, result.request.objective)
+    gain = result.standing.gain(trial)
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     text = f"Trial {trial.number} ({name}){f', {interval_text(gain)}' if gain else ''}: {reason}."
     more = f" {counted(others, 'more trial')} likewise." if others else ""
     is_of_losses = trial.disqualified_reason and all(trial.disqualified_reason != note.detail for note in result.notes)
     action = "`--allow-loss-difference` lets it win." if is_of_losses else ""
     return [Check(Level.NOTE, "A faster one is not used.", f"{text}{more}", action)]
+
+
+def _tried(result: SearchResult, best: Trial) -> list[Check]:
+    """Values that were tried and are no part of the answer: they were not shown to help."""
+    kept, own = best.configuration.values, result.standing.trials[0].configuration.values
+    tried = {
+        (name, value)
+        for trial in result.standing.able
+        for name, value in trial.configuration.values.items()
+        if value not in (kept.get(name), own.get(name))
+    }
+    sizes = sorted(int(value) for name, value in tried if name == MICRO)
+    words = [setting_words(name, value) for name, value in sorted(tried, key=str) if name not in (MICRO, RANKS)]
+    words = [*([f"micro-batches of {', '.join(map(str, sizes))}"] if sizes else []), *words]
+    return [Check(Level.NOTE, "Tried and left out.", f"Not shown to help: {', '.join(words)}.")] if words else []
 
 
 def _elsewhere(result: SearchResult, best: Trial) -> list[Check]:

@@ -10,6 +10,8 @@ from autotune.core.errors import NothingFits
 from autotune.core.no_answer import smallest_need, why_no_answer
 from autotune.core.stop_reason import NOTHING_LEFT
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
+from autotune.judge.objective import speed
+from autotune.judge.standing import is_open
 from autotune.report.markdown import sentence
 from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
@@ -24,7 +26,6 @@ from autotune.report.trial_text import (
     short_words,
     speed_text,
 )
-from autotune.study.objective import beside_the_baseline, is_open, is_shown, speed, speed_up
 from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
@@ -83,7 +84,7 @@ INTERRUPTED = "Interrupted after {trials}"
 class Verdict(StrEnum):
     """Certainty of a speed-up.
 
-    Not proven: too few measurements side by side in time with the user's own settings (`is_shown`). Solid: its 95% interval is
+    Not proven: too few pairs of measurements with the user's own settings. Solid: its 95% interval is
     at most SOLID_WIDTH wide and does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is
     wide, so that the user's settings are kept. Rough: all else.
     """
@@ -200,13 +201,13 @@ def verdict(gain: Interval, is_proven: bool, rival: str) -> tuple[Verdict, str]:
     """Certainty of a speed-up over the rival by the rules of `Verdict`, and the reason."""
     width = f"Its 95% interval is {range_text(gain)}"
     if not is_proven:
-        few = f"Too few measurements are side by side with {rival}"
+        few = f"Too few pairs of measurements with {rival}"
         return Verdict.NOT_PROVEN, f"{few}. {width}, by single probes."
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
     if gain.relative_width > SOLID_WIDTH:
         return Verdict.ROUGH, f"{width}."
-    return Verdict.SOLID, f"{width}, measured side by side with {rival}."
+    return Verdict.SOLID, f"{width}, by pairs of measurements with {rival}."
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -214,14 +215,14 @@ def verdict(gain: Interval, is_proven: bool, rival: str) -> tuple[Verdict, str]:
 
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
     verified = verified_speedup(result) is not None
-    is_proven = verified or is_shown(best, baseline)
+    is_proven = verified or result.standing.is_shown(best)
     rival = "it" if result.substitute else result.baseline_name
     sure, reason = verdict(gain, is_proven, rival)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
     kind = CHANGED if result.substitute else AS_FAST if gain.low <= 1 <= gain.high else FASTER
     memory = f", with {memory}" if memory else ""
     text = f"{_filled(kind, result, memory=memory)}{'' if is_proven else NOT_PROVEN}"
-    how = _how_measured(result, best, baseline, rival) if is_proven else "By single probes"
+    how = _how_measured(result, best, rival) if is_proven else "By single probes"
     details = [f"{how}; 95% interval {range_text(gain)}."]
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
     if verified:
@@ -250,13 +251,13 @@ def substitute_text(result: SearchResult) -> str:
     return f"{_name(result)} do not fit ({outcome_text(baseline)}); compared with {' and '.join(words)}."
 
 
-def _how_measured(result: SearchResult, best: Trial, baseline: Trial, rival: str) -> str:
+def _how_measured(result: SearchResult, best: Trial, rival: str) -> str:
     """Measurements behind a proven speed-up."""
     if verified_speedup(result) is not None:
         rounds = counted(len(verification_of(result)["rounds"]["answer"]), "round")
         return f"Verified by plain trainings in {rounds} alternating with {result.baseline_name}"
-    mine, its = beside_the_baseline(best, baseline)
-    return f"{counted(mine, 'measurement')} side by side with {its} of {rival}"
+    pairs = counted(result.standing.pairs(best), "pair")
+    return f"{pairs} of measurements, one of it and one of {rival} after the other"
 
 
 def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
@@ -288,11 +289,11 @@ def _own_text(result: SearchResult, baseline: Trial) -> str:
 
 
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
-    own, objective = _own_text(result, baseline), result.request.objective
+    own, standing = _own_text(result, baseline), result.standing
     gains = {
-        trial.number: speed_up(trial, baseline, objective) or Interval(0.0, 0.0, 0.0)
+        trial.number: standing.gain(trial) or Interval(0.0, 0.0, 0.0)
         for trial in result.trials
-        if not is_same(trial, baseline) and trial.feasible and speed(trial.final, objective)
+        if not is_same(trial, baseline) and trial.feasible and speed(trial.final, standing.objective)
     }
     details: tuple[str, ...]
     if not gains and len(result.trials) < 2:
@@ -304,7 +305,7 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     others = [trial for trial in result.trials if trial.number in gains]
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
     losing = [trial for trial, _ in result.disqualified]
-    rival = losing[0] if losing else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
+    rival = losing[0] if losing else max(others, key=lambda trial: (standing.is_shown(trial), gains[trial.number]))
     gain = gains[rival.number]
     name = f"{rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
     if result.disqualified and not differs:
@@ -315,10 +316,11 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         )
     kind = OTHER_LOSSES if differs else NOT_FASTER
     text = _filled(kind, result, trials="" if _is_cut_off(result) else f" in {counted(len(result.trials), 'trial')}")
-    is_proven = is_shown(rival, baseline)
+    is_proven = standing.is_shown(rival)
     sure = Verdict.SOLID if is_proven and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
-    reason = f"The next best was {interval_text(gain)}{'' if is_proven else NOT_PROVEN}."
-    details = (own, *([] if differs else [f"Next best: trial {name}, {interval_text(gain)}."]))
+    told = f"{interval_text(gain)}{'' if is_proven else NOT_PROVEN}"
+    reason = f"The next best was {told}."
+    details = (own, *([] if differs else [f"Next best: trial {name}, {told}."]))
     return Claim(kind.state, text, details=details, verdict=sure, reason=reason, **_going_on(result))
 
 
@@ -404,7 +406,7 @@ def _going_on(result: SearchResult) -> dict[str, Any]:
 
 
 def _firmer_command(result: SearchResult) -> str:
-    """The search with as many rounds as would tell; empty if that is unknown."""
+    """The search with as many pairs as would tell; empty if that is unknown."""
     rounds = result.speedup_gap and result.speedup_gap.rounds
     longer = {"timeout": 2 * result.request.timeout_s} if result.request.timeout_s else {}
     return search_command(result, confirmation_rounds=rounds, **longer) if rounds else ""

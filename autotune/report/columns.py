@@ -59,7 +59,7 @@ GROUPS = {
         Column(
             "speedup",
             NUMBER,
-            "Times as fast as the baseline: by measurements side by side in time, else by single probes, which is not proven.",
+            "Times as fast as the baseline: by pairs of measurements, else by single probes, which is not proven.",
             TIMES,
             title="speed-up",
         ),
@@ -77,7 +77,7 @@ GROUPS = {
         Column(
             "confirmed",
             TRUTH,
-            "Whether the speed-up is proven: by at least two measurements of it and two of the baseline side by side in time.",
+            "Whether the speed-up is proven: by at least two pairs of measurements of it and the baseline.",
         ),
     ),
     "Settings": (

@@ -9,10 +9,10 @@ from statistics import fmean
 from autotune.core.loss_curves import Curve
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, three_digits
+from autotune.judge.objective import speed
 from autotune.report.axes import LINE, Axis, Dot, Label, Panel, Place, drawn
 from autotune.report.charts import role_of
 from autotune.report.trial_text import is_same, short_words, speed_text
-from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
 LABELS = {"samples_per_second": "samples / second", "tokens_per_second": "tokens / second"}

@@ -8,11 +8,11 @@ from markupsafe import Markup, escape
 
 from autotune.core import Trial
 from autotune.core.units import counted
+from autotune.judge.objective import speed
 from autotune.report import charts
 from autotune.report.checks import Check, checks
 from autotune.report.claim import Claim, claim_of
 from autotune.report.trial_text import is_same
-from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
 

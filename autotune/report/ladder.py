@@ -9,9 +9,9 @@ from typing import Any
 
 from autotune.core import Configuration, Interval, Trial
 from autotune.core.configuration import RANKS
+from autotune.judge.objective import round_ratio, speed
 from autotune.report.trial_text import interval_of, is_same, setting_words, short_words
 from autotune.space.settings import MICRO
-from autotune.study.objective import round_ratio, speed
 from autotune.study.result import SearchResult
 
 SAME = 0.03

@@ -8,11 +8,11 @@ from typing import Any
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_interval
+from autotune.judge.standing import MAX_DISPLAY_WIDTH
 from autotune.report.columns import BYTES, GROUPS, SECONDS, SHARE, SPEED, TIMES, TOKENS, Column, trial_columns
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.space.utilization import Utilization
-from autotune.study.objective import MAX_DISPLAY_WIDTH
 
 USUAL = (
     *("number", "speedup", "samples_per_second", "peak_bytes", "micro_batch_size", "gradient_accumulation_steps"),

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 
 from autotune.core import Interval, Outcome, Trial
+from autotune.judge.objective import speed
+from autotune.judge.standing import Standing
 from autotune.report.columns import GROUPS, dtypes, trial_columns
 from autotune.report.trial_text import interval_columns, is_same
-from autotune.space.substitute import compared_with
 from autotune.space.utilization import Utilization
-from autotune.study.objective import best_trial, is_shown, speed, speed_up
 
 SIZES = tuple(column.name for column in GROUPS["Settings"])
 
@@ -38,32 +38,27 @@ def frame(
     """
     settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in SIZES)
     columns = dtypes(trial_columns(settings))
-    baseline = compared_with(trials)
-    ranks = {number: rank for rank, number in enumerate(_ranked(trials, objective, refuted), start=1)}
+    standing = Standing(tuple(trials), objective)
+    ranks = {number: rank for rank, number in enumerate(_ranked(standing, refuted), start=1)}
     rows = [
         _row(trial, (utilization or {}).get(trial.number))
-        | {"confirmed": is_shown(trial, baseline)}
+        | {"confirmed": standing.is_shown(trial)}
         | {"rank": ranks.get(trial.number)}
-        | interval_columns("speedup", _speedup(trial, baseline, objective))
+        | interval_columns("speedup", standing.gain(trial) if trial.feasible else None)
         for trial in trials
     ]
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
 
 
-def _ranked(trials: Sequence[Trial], objective: str, refuted: Trial | None) -> list[int]:
+def _ranked(standing: Standing, refuted: Trial | None) -> list[int]:
     """Numbers of the trials that may win: the answer, then the others by speed."""
-    best = compared_with(trials) if refuted else best_trial(trials, objective)
-    able = [t for t in trials if t.feasible and not t.disqualified_reason and not t.measurement.ended_early]
-    able = [trial for trial in able if not is_same(trial, refuted)]
+    best = standing.compared if refuted else standing.answer
+    able = [trial for trial in standing.able if not is_same(trial, refuted)]
 
     def rank(trial: Trial) -> tuple[bool, float]:
-        return not is_same(trial, best), -float(speed(trial.final, objective) or 0.0)
+        return not is_same(trial, best), -float(speed(trial.final, standing.objective) or 0.0)
 
     return [trial.number for trial in sorted(able, key=rank)]
-
-
-def _speedup(trial: Trial, baseline: Trial | None, objective: str) -> Interval | None:
-    return speed_up(trial, baseline, objective) if baseline is not None and trial.feasible else None
 
 
 def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 from autotune.core import Configuration, Interval, Outcome, Trial, Value
 from autotune.core.configuration import RANKS
 from autotune.core.units import counted, finite, format_bytes, format_interval
-from autotune.study.certainty import speedup_gap
-from autotune.study.objective import is_shown, speed_up
+from autotune.judge.certainty import speedup_gap
+from autotune.judge.standing import Standing
 from autotune.study.result import SearchResult
 
 NOT_PROVEN = ", not proven"
-"""After a speed-up that is not (`is_shown`)."""
+"""After a speed-up that is not (`Standing.is_shown`)."""
 
 
 def range_text(interval: Interval) -> str:
@@ -33,16 +33,18 @@ def speed_text(trial: Trial) -> str:
     return format_interval(speed, speed.low, speed.high) if speed is not None else "-"
 
 
-def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
+def speed_line(best: Trial, standing: Standing) -> str:
     """`41.2 ± 0.3 samples/s, 2.41x the baseline (95% interval 2.30x to 2.52x)`."""
-    text = f"{speed_text(best)} samples/s"
-    if baseline is None or is_same(baseline, best):
-        return f"{text}, the baseline itself" if baseline else text
-    speedup = speed_up(best, baseline, objective)
-    if speedup is None:
-        return f"{text}, no speed-up: {speedup_gap([baseline, best], objective)}"
-    proven = "" if is_shown(best, baseline) else NOT_PROVEN
-    rival = f"trial {baseline.number}" if baseline.number else "the baseline"
+    text, compared = f"{speed_text(best)} samples/s", standing.compared
+    if is_same(best, standing.baseline):
+        return f"{text}, the baseline itself"
+    if standing.baseline is None:
+        return text
+    speedup = None if is_same(best, compared) else standing.gain(best)
+    if speedup is None or compared is None:
+        return f"{text}, no speed-up: {speedup_gap(standing)}"
+    proven = "" if standing.is_shown(best) else NOT_PROVEN
+    rival = f"trial {compared.number}" if compared.number else "the baseline"
     return f"{text}, {speedup:.2f}x {rival} (95% interval {range_text(speedup)}){proven}"
 
 
@@ -82,7 +84,7 @@ def role_text(trial: Trial, result: SearchResult) -> str:
     return f" ({roles})" if roles else ""
 
 
-def plain_trial(trial: Trial | None, baseline: Trial | None) -> dict[str, Any] | None:
+def plain_trial(trial: Trial | None, standing: Standing) -> dict[str, Any] | None:
     """A trial for JSON: configuration, outcome, speed (samples / second), peak (bytes), whether its speed-up is proven."""
     if trial is None:
         return None
@@ -95,7 +97,7 @@ def plain_trial(trial: Trial | None, baseline: Trial | None) -> dict[str, Any] |
         "data_wait_share": final.data_wait_share,
         "input_bound": final.input_bound,
         "joules_per_sample": final.joules_per_sample,
-        "confirmed": is_shown(trial, baseline),
+        "confirmed": standing.is_shown(trial),
         "warnings": [warning.to_dict() for warning in final.warnings],
     }
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from autotune.core import Trial, Value
+from autotune.judge.observation import observed
+from autotune.judge.standing import each_measured
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.observation import observed
 from autotune.sampler.parameters import all_values
-from autotune.sampler.physics import WarmStart, each_measured
+from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import MIB, Learned, Prior
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, CostChange

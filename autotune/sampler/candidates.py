@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations, product
 
 from autotune.core.configuration import RANKS, Configuration, Value
-from autotune.sampler.observation import Observation
+from autotune.judge.observation import Observation
 from autotune.sampler.prior import Prior
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, CostChange, WorkFactors

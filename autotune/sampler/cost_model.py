@@ -19,12 +19,13 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
+from autotune.judge.observation import Observation
+from autotune.sampler.clock import LEAST_NOISE, Clock
 from autotune.sampler.costs import Covariances, ExpectedCosts, Places, Times
 from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
-from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB, Learned, Prior
-from autotune.sampler.scales import LEAST_NOISE, Clock, error_mixture, grid, grid_posterior, representatives
+from autotune.sampler.scales import error_mixture, grid, grid_posterior, representatives
 from autotune.space.settings import SETTINGS, CostChange, WorkFactors
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
@@ -85,7 +86,8 @@ class CostModel:
         # Configurations that differ only in settings without memory use have one peak.
         self._memory_points = self.points.only([i for i, name in enumerate(settings) if SETTINGS[name].costs.memory])
         self.estimates = np.array([estimate(configuration) for configuration in self.configurations], float) / MIB
-        self._expected = _expected(self.points, values, baseline, prior)
+        self._expected, starting = _expected(self.points, values, baseline, prior)
+        self.points = replace(self.points, starting=starting)
         self.promising = self._promising(replace(prior, learned={}))
         self._rows: dict[int, Covariances] = {}
 
@@ -101,7 +103,7 @@ class CostModel:
             codes = np.repeat(own.codes, count, 0)
             codes[:, column] = np.arange(count)
             alone = replace(own, codes=codes, micro=np.repeat(own.micro, count), work=np.repeat(own.work, count))
-            seconds = _expected(alone, self._values, self.baseline, prior)[:, 0]
+            seconds = _expected(alone, self._values, self.baseline, prior)[0][:, 0]
             best = int(seconds.argmin())
             if seconds[0] - seconds[best] > math.log1p(WORTH):
                 promising.append((column, best))
@@ -304,10 +306,11 @@ def _usual(shared: Overlap) -> Overlap:
 
 def _expected(
     points: Features, values: Mapping[str, Sequence[Value]], baseline: Configuration, prior: Prior
-) -> Numbers:
-    """(n, 3): expected logarithms of the micro-step's and the optimizer step's seconds, and bytes.
+) -> tuple[Numbers, Numbers]:
+    """Expected costs before any measurement, and what they rest on.
 
-    Seconds up to a constant, bytes beyond the estimate.
+    (n, 3) logarithms of the micro-step's and the optimizer step's seconds, up to a constant, and bytes beyond the estimate; (n,)
+    share of the micro-step in which kernels are started.
     """
     expected = np.zeros((len(points), 3))
     arithmetic, kernels = points.work.copy(), np.full(len(points), prior.half_speed)
@@ -322,10 +325,11 @@ def _expected(
             expected += np.array(deviations)[codes]
         if work := prior.work.get(name):
             works = np.array([work.get(value, WorkFactors()) for value in ordered])[codes]
-            arithmetic, kernels = arithmetic * works[:, 0], kernels * works[:, 1]
+            exponent = prior.believed if name == "precision" else 1.0
+            arithmetic, kernels = arithmetic * works[:, 0] ** exponent, kernels * works[:, 1]
             expected[:, 1] += np.log(works[:, 2])
     expected[:, 0] += np.log(kernels + arithmetic)
-    return expected
+    return expected, kernels / (kernels + arithmetic)
 
 
 def _ordered(values: Sequence[Value], base: Value) -> list[Value]:

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from autotune.sampler.clock import Clock
 from autotune.sampler.gp import Numbers, Posterior, draw
 from autotune.sampler.prior import MIB
-from autotune.sampler.scales import Clock, Scales
+from autotune.sampler.scales import Scales
 
 Places = NDArray[np.intp]
 

@@ -30,6 +30,7 @@ class Features:
     codes: NDArray[np.int16]  # (n, settings) index of each setting's value, 0 for the baseline's
     prior_std: Numbers  # (n, settings) standard deviation of that value's effect, in multiples of the usual one
     computations: NDArray[np.intp]  # (n,) number of what a micro-step computes
+    starting: Numbers  # (n,) share of a micro-step in which kernels are started, as it is expected
 
     def __len__(self) -> int:
         return len(self.micro)
@@ -76,6 +77,7 @@ def encode(
         np.array([[codes[name][row[name]] for name in names] for row in chosen], np.int16).reshape(shape),
         np.array([[stds[name][row[name]] for name in names] for row in chosen], float).reshape(shape),
         np.array([numbers[key] for key in keys], np.intp),
+        np.zeros(len(configurations)),
     )
 
 
@@ -87,20 +89,24 @@ class EffectKernel:
     slope: float  # of the micro-batch size, for each doubling
     walk: float  # of the random walk around that, for each doubling
     value: float  # of a setting's value
-    growth: float  # of such a value, for each doubling of the micro-batch size
-    pair: float  # of two such values together
+    growth: (
+        float  # of such a value, for each doubling of the micro-batch size; in proportion to the value's own deviation
+    )
+    pair: float  # of two such values together, likewise
     rest: float  # of a single configuration
     computation: float = 0.0  # of what a micro-step computes
+    starting: float = 0.0  # of the seconds in which a kernel starts, all kernels' together
 
     def covariance(self, shared: "Overlap", one: Features, other: Features) -> Numbers:
         """(n, m) covariances of the logarithms of two sets of points with this overlap."""
-        return self._of(shared, one.doublings[:, None], other.doublings[None, :])
+        starting = np.outer(one.starting, other.starting)
+        return self._of(shared, one.doublings[:, None], other.doublings[None, :], starting)
 
     def variance(self, shared: "Overlap", one: Features) -> Numbers:
         """(n,): the diagonal of the covariance with itself."""
-        return self._of(shared, one.doublings, one.doublings)
+        return self._of(shared, one.doublings, one.doublings, one.starting**2)
 
-    def _of(self, shared: "Overlap", here: Numbers, there: Numbers) -> Numbers:
+    def _of(self, shared: "Overlap", here: Numbers, there: Numbers, starting: Numbers) -> Numbers:
         product = here * there
         # Two walks from the baseline's size share the steps that both take: none in opposite directions.
         walked = np.where(product > 0, np.minimum(np.abs(here), np.abs(there)), 0.0)
@@ -108,8 +114,9 @@ class EffectKernel:
             self.level**2
             + self.slope**2 * product
             + self.walk**2 * walked
+            + self.starting**2 * starting
             + shared.open * self.value**2
-            + shared.values * (self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
+            + shared.open * (self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
             + shared.computation * self.computation**2
             + shared.same * self.rest**2
         )

@@ -12,10 +12,12 @@ from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.stop_reason import StopKind, StopReason
+from autotune.judge.dominance import implied_by
+from autotune.judge.standing import Standing
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.sampler.policy import Choice, End, Why
-from autotune.space.dominance import implied_by
+from autotune.sampler.situation import ALONE, Situation
 from autotune.space.search_space import SearchSpace
 
 ANSWERED_IN_A_ROW = 200
@@ -38,7 +40,7 @@ class Sampler(Protocol):
 
     duplicates: int
 
-    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+    def choose(self, standing: Standing, situation: Situation = ALONE) -> Choice:
         """The measurement to make next, or why there is none."""
         ...
 
@@ -87,20 +89,22 @@ class OptunaSampler:
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._told: set[int] = set()
 
-    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+    def choose(self, standing: Standing, situation: Situation = ALONE) -> Choice:
         """The next proposal that no trial answers for; once there is none, or no time, what is measured again."""
+        trials = standing.trials
         longest_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
         end = End.PROBES if situation.probes_left <= 0 else End.TIME
         reason, new = None, None
         is_time = end is not End.PROBES and longest_s <= situation.seconds_left
-        # The first proposal is tried, whatever time that leaves; others leave time for a proof: the fastest and the baseline
-        # measured side by side; the probe counts as one of them.
-        count = max(1, 2 * situation.min_repeats) if len(trials) > 1 else 1
-        leaves_time = count * longest_s <= situation.seconds_left
+        # The first proposal is tried, whatever time that leaves; others leave time for a proof: pairs of the fastest and the
+        # baseline.
+        round_s = max(situation.repeat_seconds.values(), default=longest_s)
+        proof_s = 2 * situation.min_repeats * round_s if len(trials) > 1 else 0.0
+        leaves_time = longest_s + proof_s <= situation.seconds_left
         if is_time and leaves_time:
             new, reason = self.propose(trials, [*situation.running.values()], situation.effects)
         if new is None:
-            again = self.policy.choose(trials, replace(situation, probes_left=0))
+            again = self.policy.choose(standing, replace(situation, probes_left=0))
             if again.configuration is not None:
                 return again
             if is_time and not leaves_time:  # nothing is to be proven in it

@@ -14,18 +14,17 @@ from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, Value
+from autotune.judge.observation import Observation, observed
+from autotune.judge.standing import Standing, each_measured
 from autotune.memory.peak import MemoryPeak
-from autotune.sampler.candidates import POOL, pool, stages
-from autotune.sampler.claim import EACH
+from autotune.sampler.candidates import POOL, narrowed, pool, stages
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.observation import Observation, observed
 from autotune.sampler.parameters import all_values, configuration_of, distributions, parameters
 from autotune.sampler.policy import P_FIT_CERTAIN, Choice, Why, choose
 from autotune.sampler.prior import MemoryPrior, Prior
-from autotune.space.dominance import implied_by
+from autotune.sampler.situation import ALONE, Situation
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, SETTINGS, WorkFactors, learning_differences
-from autotune.space.substitute import substitute
+from autotune.space.settings import MICRO, SETTINGS, WorkFactors
 from autotune.space.utilization import Arithmetic
 
 DRAWS = 2000
@@ -33,6 +32,9 @@ DRAWS = 2000
 
 P_AS_FAST = 0.25
 """Probability of being as fast from which on a configuration with fewer changes of the user's settings is worth its probe."""
+
+LOADER = ("workers", "prefetch_factor")
+"""Settings that change nothing but how long a step waits for its batches."""
 
 ASSUMED_SHARE = 0.1
 """Share of the allowed memory that is the estimate of every configuration without one."""
@@ -53,28 +55,6 @@ class WarmStart:
     peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None  # the estimate by use, if traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # of the model and the device
     padded: Callable[[Configuration], float] = lambda configuration: 1.0  # arithmetic of a sample, see `encode`
-
-
-@dataclass(frozen=True)
-class Situation:
-    """Conditions of the next measurement, in addition to the trials. See `policy.choose`."""
-
-    running: Mapping[str, Configuration] = field(default_factory=dict)  # device -> what is measured there now
-    calibrations: Sequence[Trial] = ()  # measurements of several devices to be compared with each other
-    device: str = ""
-    seconds_left: float = math.inf
-    repeat_seconds: Mapping[Configuration, float] = field(default_factory=dict)
-    risks: int = 0
-    probes_left: float = math.inf
-    min_repeats: int = EACH
-    effects: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # device -> how its speed differs, with error
-    flagged: Sequence[Configuration] = ()  # they do not learn as they should: nothing that learns alike can win
-
-
-ALONE = Situation()
-"""One device that has nothing to do, and no limits."""
 
 
 MEASUREMENT, REPEATS = "measurement", "repeats"
@@ -120,7 +100,8 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         others = [each for each in study.get_trials(deepcopy=False) if each.number != trial.number]
         running = [each for each in others if each.state is TrialState.RUNNING]
         running_there = {str(each.number): configuration_of(self.space, each.params) for each in running if each.params}
-        choice = self.choose(trials_of(others, self.space), Situation(running_there))
+        standing = Standing(tuple(trials_of(others, self.space)))
+        choice = self.choose(standing, Situation(running_there))
         if choice.configuration is None:
             with contextlib.suppress(RuntimeError):  # asked outside of `optimize`, which alone can be stopped
                 study.stop()
@@ -138,59 +119,45 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         """Raise ValueError: nothing is known of other parameters."""
         raise ValueError(f"{param_name!r} is no setting of this search space, the only one that PhysicsSampler samples")
 
-    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+    def choose(self, standing: Standing, situation: Situation = ALONE) -> Choice:
         """The measurement to make next, or why there is none."""
+        trials, base = standing.trials, self.space.baseline
+        if not trials:
+            return Choice(base, Why.NEW, untried=self.space.size)
         finals = [observed(trial.configuration, trial.final) for trial in trials]
-        if not finals:
-            return Choice(self.space.baseline, Why.NEW, untried=self.space.size)
         # Around what cannot win nothing is tried.
         able = [
             replace(seen, feasible=seen.feasible and not trial.disqualified_reason)
             for trial, seen in zip(trials, finals, strict=True)
         ]
-        measured, calibrations = each_measured(trials), each_measured(situation.calibrations)
-        failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
-        warm_start, running, rival = self.knowledge, situation.running, substitute(trials)
-        needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *calibrations)), *running.values()]
-
-        def cannot_win(configuration: Configuration) -> bool:
-            return implied_by(configuration, failed) is not None or any(
-                not learning_differences(configuration, other) for other in situation.flagged
-            )
-
-        ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
+        known = [*standing.observations, *each_measured(situation.calibrations)]
+        needed = [base, *(seen.configuration for seen in known), *situation.running.values()]
+        ends = [seen.started_s + seen.seconds for seen in standing.observations if seen.started_s is not None]
+        situation = replace(
+            situation, at_s=max(ends, default=None), margin=self.knowledge.margin, seed=self.seed + len(finals)
+        )
         with _on_one_thread():
-            for parts in stages(self.space, able, warm_start.core_probes):
-                choice = choose(
-                    self._model_with(needed, _near(able), parts),
-                    measured,
-                    implied=cannot_win,
-                    at_s=max(ends, default=None),
-                    device=situation.device,
-                    seconds_left=situation.seconds_left,
-                    repeat_seconds=situation.repeat_seconds,
-                    running=running,
-                    calibrations=calibrations,
-                    disqualified=[trial.configuration for trial in trials if trial.disqualified_reason],
-                    risks=situation.risks,
-                    probes_left=situation.probes_left,
-                    margin=warm_start.margin,
-                    min_repeats=situation.min_repeats,
-                    compared=rival.configuration if rival else None,
-                    seed=self.seed + len(finals),
-                )
+            for parts in stages(self._worth_varying(standing), able, self.knowledge.core_probes):
+                choice = choose(self._model_with(needed, _near(able), parts), standing, situation)
                 if choice.why is Why.NEW:
                     break
         return choice
 
-    def simpler(self, trials: Sequence[Trial], configuration: Configuration) -> Configuration | None:
+    def _worth_varying(self, standing: Standing) -> SearchSpace:
+        """The space without other values of the data loader's settings if no trial waits for its data: they can win nothing."""
+        base = self.space.baseline.values
+        shares = [trial.measurement.data_wait_share or 0.0 for trial in standing.able]
+        if not shares or base.get("workers", 0) or max(shares) > self.knowledge.margin:
+            return self.space
+        return narrowed(self.space, {name: base[name] for name in LOADER if name in self.space.values})
+
+    def simpler(self, standing: Standing, configuration: Configuration) -> Configuration | None:
         """This configuration with the user's values for all settings that may cost no more than the margin together.
 
         As likely as P_AS_FAST; None if each one counts.
         """
         base, simplest = self.space.baseline.values, configuration
-        tried = [trial.configuration for trial in trials]
-        failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
+        tried = [trial.configuration for trial in standing.trials]
 
         def without(setting: str) -> Configuration:
             return self.space.configuration({**simplest.values, setting: base[setting]})
@@ -198,7 +165,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         def as_fast(candidate: Configuration) -> float:
             """Probability that it is; 0 if it may not fit."""
             model = self._model_with([self.space.baseline, *tried, candidate], *self._considered)
-            costs = model.costs(each_measured(trials))
+            costs = model.costs(standing.observations)
             place, own = model.place[candidate], model.place[configuration]
             if costs.fits[place] < P_FIT_CERTAIN:
                 return 0.0
@@ -211,7 +178,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             likely = {
                 name: as_fast(candidate)
                 for name, candidate in candidates.items()
-                if candidate in self.space and implied_by(candidate, failed) is None
+                if candidate in self.space and not standing.rules_out(candidate)
             }
             first = max(likely, key=likely.__getitem__, default="")
             if not first or likely[first] < P_AS_FAST:
@@ -297,12 +264,6 @@ def expected_work(
         for name, choices in values.items()
         if name != MICRO
     }
-
-
-def each_measured(trials: Sequence[Trial]) -> list[Observation]:
-    """The observations of each of the trials' measurements, in the order of their time."""
-    measured = [observed(trial.configuration, each) for trial in trials for each in trial.measurements]
-    return sorted(measured, key=lambda seen: -math.inf if seen.started_s is None else seen.started_s)
 
 
 @cache

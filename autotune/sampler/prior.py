@@ -70,8 +70,8 @@ class Spread:
     around a larger one (scales.REST_DOUBT); of the noise an assumption: the tables are of one machine.
     """
 
-    rest: float = 0.7
-    computation: float = 0.5
+    rest: float = 1.0
+    computation: float = 1.0
     noise: float = 0.7
 
 
@@ -83,13 +83,20 @@ class Learned(NamedTuple):
 
 
 MICRO_STEP = EffectKernel(
-    level=2.0, slope=0.15, walk=0.05, value=0.1, growth=0.009, pair=0.004, rest=0.026, computation=0.056
+    level=2.0, slope=0.05, walk=0.08, value=0.13, growth=0.015, pair=0.008, rest=0.004, computation=0.05, starting=1.6
 )
 OPTIMIZER_STEP = EffectKernel(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.02, pair=0.01, rest=0.076)
 """Fitted to recorded tables by their evidence (benchmarks/fit_prior.py), except level, slope and walk, and a value's
 effect on a micro-step: tables of one processor do not show how devices differ in the gain of a larger micro-batch (15 % for
 each doubling), nor do tables of four settings show others' effects (10 %). What a micro-step computes explains most of what
 effects do not: configurations that differ in optimizer and workers alone differ by noise in four of five tables."""
+
+
+UNSURE = 0.2
+"""Share of an expected change of a micro-step that may be missing: models differ in it."""
+
+BELIEVED = 0.42
+"""Exponent of how much faster a precision's large matrix products are: a whole micro-step gains less."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +106,12 @@ class Prior:
     micro_step: EffectKernel = MICRO_STEP  # of the logarithm of its seconds
     optimizer_step: EffectKernel = OPTIMIZER_STEP
     half_speed: float = 3.0  # micro-batch size at which half of a micro-step is starting kernels (see `roofline`)
-    kernel_s: float = 70e-6  # seconds to start one on a CPU with several threads (one thread: 13 microseconds)
+    kernel_s: float = 11e-6  # seconds to start one on a CPU
     work: Mapping[str, Mapping[Value, WorkFactors]] = field(
         default_factory=dict
     )  # setting -> value -> factors of the work
+    believed: float = BELIEVED  # exponent of how much faster a precision's matrix products are
+    unsure: float = UNSURE  # share of an expected change of a micro-step that may be missing
     between: float = 0.65  # noise of two processes, as a multiple of what the steps within one show of it
     own: float = 0.05  # part that a single measurement's steps add to its noise, as a share of what they show
     optimizer_noise: float = 1.3  # factor of the noise of an optimizer's step, which is short
@@ -126,15 +135,13 @@ class Prior:
         change = effects.get(value, CostChange()).micro_step - effects.get(base, CostChange()).micro_step
         if {value, base} <= work.keys():
             change += math.log(work[value].arithmetic / work[base].arithmetic)
-        return math.hypot(OUTSIDE if setting == "optimizer" else 1.0, UNSURE * change / self.micro_step.value)
+        return math.hypot(OUTSIDE if setting == "optimizer" else 1.0, self.unsure * change / self.micro_step.value)
 
 
-OUTSIDE = 0.2
+OUTSIDE = 0.05
 """Standard deviation of the optimizer's effect on a micro-step, in which it does not run, in multiples of other settings':
 2 %. The means of four optimizers' micro-steps differ by 1 to 3 % in five recorded tables, with a standard error of 1.6 %."""
 
-UNSURE = 0.5
-"""Share of an expected change of a micro-step that may be missing: models differ in it."""
 
 CUDA_KERNEL_S = 12e-6
 """Seconds to start a kernel on a GPU from Python: an assumption, of the order that profiles of eager training show."""

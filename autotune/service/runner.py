@@ -80,9 +80,10 @@ def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
 def _search(options: dict[str, Any], events: "Events", cancelled: threading.Event) -> dict[str, Any] | None:
     """Run it; its end, None if something other than its owner interrupted it."""
     try:
+        from autotune.judge.standing import Standing
         from autotune.study.plan import Progress, ProgressKind
 
-        events.watch(Progress(ProgressKind.PREPARING, (), message="reading device, model and data"))
+        events.watch(Progress(ProgressKind.PREPARING, Standing(), message="reading device, model and data"))
         from autotune.commands.search import search
 
         search(**options, watch=events.watch)
@@ -167,7 +168,7 @@ def body(progress: "Progress", trial: Trial | None = None, measured: Measurement
     is_baseline = first is None or (trial is not None and trial.number == first.number)
     return {
         "kind": progress.kind,
-        "objective": progress.objective,
+        "objective": progress.standing.objective,
         "number": trial.number if trial else progress.number,
         "configuration": shown and shown.unlike(None if is_baseline or first is None else first.configuration),
         "sizes": shown and shown.sizes,
@@ -218,7 +219,7 @@ def _left(study: Path, events: Events) -> dict[str, Any]:
     except AutotuneError:
         return {}
     result_dict = {name: value for name, value in result.to_dict().items() if name != "folder"}
-    events.catch_up(Progress(ProgressKind.DONE, tuple(result.trials), result.request.objective))
+    events.catch_up(Progress(ProgressKind.DONE, result.standing))
     files = [f"{study.name}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
     files += _packed(study, result.trials)
     return {

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.core import Configuration, Measurement, Trial
+from autotune.judge.standing import Standing
 from autotune.study.plan import Progress, ProgressKind
 
-SAME = ("objective", "number", "probes_left", "seconds_left", "seconds_to_go", "max_gain", "message")
+SAME = ("number", "probes_left", "seconds_left", "seconds_to_go", "max_gain", "message")
 """Fields of a Progress that an event has unchanged."""
 
 
@@ -16,6 +17,7 @@ class View:
 
     def __init__(self) -> None:
         self._trials: dict[int, Trial] = {}
+        self._objective = "samples_per_second"
 
     def progress(self, kind: str, body: Mapping[str, Any]) -> Progress | None:
         """The progress of an event of this kind; None if it is not shown."""
@@ -25,9 +27,11 @@ class View:
             reason = f": {body['reason']}" if body.get("reason") else ""
             waits = body["state"] in ("queued", "running")
             return (
-                Progress(ProgressKind.PREPARING, self._sorted(), message=f"{body['state']}{reason}") if waits else None
+                Progress(ProgressKind.PREPARING, self._standing(), message=f"{body['state']}{reason}")
+                if waits
+                else None
             )
-        configuration = None
+        configuration, self._objective = None, body["objective"]
         if body["values"]:
             settings = {name: value for name, value in body["values"].items() if name not in body["sizes"]}
             configuration = Configuration(**body["sizes"], settings=tuple(settings.items()))
@@ -45,11 +49,11 @@ class View:
             }
         return Progress(
             kind=ProgressKind(body["kind"]),
-            trials=self._sorted(),
+            standing=self._standing(),
             configuration=configuration,
             trial=self._trials.get(body["number"]) if kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED) else None,
             **{name: body[name] for name in SAME},
         )
 
-    def _sorted(self) -> tuple[Trial, ...]:
-        return tuple(self._trials[number] for number in sorted(self._trials))
+    def _standing(self) -> Standing:
+        return Standing(tuple(self._trials[number] for number in sorted(self._trials)), self._objective)

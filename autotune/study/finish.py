@@ -10,8 +10,6 @@ from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.probe.order import CHILD_ANSWER
-from autotune.space.substitute import compared_with
-from autotune.study.objective import best_trial, fastest_so_far, is_shown
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import ProgressKind, Watch
 from autotune.study.schedule import missing_losses
@@ -39,7 +37,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     What was done before an interruption is read from the study's folder. Raises StorageFailed if the disk refuses.
     """
     trials = study.trials
-    best = best_trial(trials, study.plan.objective)
+    best = study.standing.answer
     if best is None or not any(trial.number and trial.feasible for trial in trials):
         return None
     deadline_s = DEADLINE_S + 10 * CHECKED_STEPS * (best.final.step_time_s or 0.0)
@@ -68,12 +66,11 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
 
 def missing_proof(study: Study) -> str:
     """Proof that the fastest trial lacks for lack of time; empty if it lacks nothing, or if another trial is shown as faster."""
-    trials, plan = study.trials, study.plan
-    answer, fastest = best_trial(trials, plan.objective), fastest_so_far(trials)
+    plan, standing = study.plan, study.standing
+    answer, fastest = standing.answer, standing.fastest
     if not plan.time.is_set or not plan.confirmation_rounds or answer is None or fastest is None or not fastest.number:
         return ""
-    compared = compared_with(trials)
-    return "" if answer is not compared and is_shown(answer, compared) else PROOF
+    return "" if answer is not standing.compared and standing.is_shown(answer) else PROOF
 
 
 def check_sanity(

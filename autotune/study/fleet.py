@@ -15,12 +15,11 @@ from autotune.core.measurement import JOIN
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.units import format_seconds
 from autotune.executors.pool import RETURN_S, Ended, Pool, Work
+from autotune.sampler.clock import DIFFER
 from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects
-from autotune.sampler.scales import DIFFER
 from autotune.space.search_space import SearchSpace
-from autotune.study.job import Job
+from autotune.study.job import Run
 from autotune.study.ledger import Ledger
-from autotune.study.objective import leader
 
 FAULTS, MOST_FAULTS = (Outcome.CRASHED, Outcome.TIMED_OUT), 2
 """Outcomes that may be a device's fault, and the number of such trainings that run elsewhere after which it is left out."""
@@ -43,30 +42,35 @@ class Fleet:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self._jobs: dict[Slot, Job] = {}
+        self._jobs: dict[Slot, Run] = {}
         self._losses: dict[Slot, float] = {}  # executors that were lost with a job, half of one if it was the last
         self._lost_on: dict[Slot, str] = {}
         self._doubts: dict[Slot, str] = {}  # device on which a job failed, until another one ran it
         self._faults: Counter[str] = Counter()  # jobs that failed there and nowhere else
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[Run]:
         """The running jobs."""
         return [*self._jobs.values()]
 
-    def start(self, job: Job, work: Work) -> None:
+    @property
+    def begun(self) -> set[int]:
+        """Numbers of the trials whose first measurement runs."""
+        return {job.slot.number for job in self.jobs if job.slot.kind is SlotKind.TRIAL and not job.slot.round}
+
+    def start(self, job: Run, work: Work) -> None:
         """Let the job's idle devices begin."""
         self._jobs[job.slot] = job
         self.pool.start(job.slot, work, *job.devices)
 
-    def wait(self) -> tuple[Job, Ended]:
+    def wait(self) -> tuple[Run, Ended]:
         """The job that ends next, and how."""
         ended = self.pool.wait()
         job = next(job for slot, job in self._jobs.items() if slot == ended.key)
         del self._jobs[job.slot]
         return job, ended
 
-    def accept(self, job: Job, device: str, measurement: Measurement | None) -> Measurement | None:
+    def accept(self, job: Run, device: str, measurement: Measurement | None) -> Measurement | None:
         """The measurement of a job that ended, a crash if it lost a second executor.
 
         None if another device is to run it first, after a lost executor or a crash that may be the device's.
@@ -85,7 +89,7 @@ class Fleet:
         """The device on which this job was lost or failed; empty for none."""
         return self._doubts.get(slot) or self._lost_on.get(slot, "")
 
-    def _is_doubted(self, job: Job, device: str, measurement: Measurement) -> bool:
+    def _is_doubted(self, job: Run, device: str, measurement: Measurement) -> bool:
         """True if what crashed or hung on one of several devices is to run on another one before that is believed.
 
         What does not fail there counts against the device, which is left out after MOST_FAULTS.
@@ -158,7 +162,7 @@ class Fleet:
         before = [trial for trial in able if trial.number == 0 or trial.configuration in begun]
         return min(before or able, key=lambda trial: trial.measurement.probe_seconds, default=None)
 
-    def calibration_job(self, device: str, ledger: Ledger, space: SearchSpace, seconds: float) -> Job | None:
+    def calibration_job(self, device: str, ledger: Ledger, space: SearchSpace, seconds: float) -> Run | None:
         """The job that lets a further device repeat what another one did; None if there is nothing to compare, or it has."""
         if not self.pool.is_several or space.baseline_problem or self.pool.devices_needed(space.baseline) > 1:
             return None
@@ -171,11 +175,11 @@ class Fleet:
         if reference is not None and device in {reference.measurement.device, *_confirming(ledger.trials)}:
             return None
         slot = Slot([*self.pool.probes].index(device), kind=SlotKind.DEVICE)
-        return None if slot in ledger.out_of_time else Job(slot, configuration, (device,), seconds=seconds)
+        return None if slot in ledger.out_of_time else Run(slot, configuration, devices=(device,), seconds=seconds)
 
-    def share_reached(self, ledger: Ledger, objective: str, device: str) -> float:
+    def share_reached(self, ledger: Ledger, device: str) -> float:
         """Share of the best trial's speed that its configuration surely (97.5 %) reaches on this device."""
-        best = leader(ledger.trials, objective)
+        best = ledger.standing.leader
         if not self.pool.is_several or best is None or best.measurement.device == device:
             return 1.0
         effects = self.effects(ledger)

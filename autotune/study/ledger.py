@@ -23,9 +23,10 @@ from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopReason
+from autotune.judge.dominance import TOO_FEW_DEVICES
+from autotune.judge.standing import Standing
 from autotune.probe.order import ANSWER, ORDER
-from autotune.space.dominance import TOO_FEW_DEVICES
-from autotune.study.job import Job
+from autotune.study.job import Begin
 from autotune.study.loss_check import compare_losses, disqualify_flagged, flagged
 from autotune.study.measure import keep
 from autotune.study.plan import Plan
@@ -73,8 +74,14 @@ class Ledger:
     _numbers: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.trials: list[Trial] = []
-        """The measured trials, in the order of their numbers; empty before the baseline, with which all is compared."""
+        may_be_unproven = self.plan.time.is_set or not self.plan.confirmation_rounds
+        self.standing = Standing((), self.plan.objective, may_be_unproven)
+        """What the measured trials say; without any before the baseline, with which all is compared."""
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The measured trials, in the order of their numbers; empty before the baseline."""
+        return [*self.standing.trials]
 
     # Reading --------------------------------------------------------------------------------------------------
 
@@ -157,7 +164,7 @@ class Ledger:
 
     # Writing --------------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: Begin) -> None:
         """Note that a job begins. Raises StorageFailed."""
         with reporting_storage(self.folder):
             self.keep_gap(job.gap)
@@ -220,17 +227,20 @@ class Ledger:
 
     def _judge(self) -> None:
         """Compare all losses so far; what does not learn as the reference does cannot win, unless that is allowed."""
-        self.trials = [self._measured[number] for number in sorted(self._measured)] if 0 in self._measured else []
-        if not self.trials:
+        if 0 not in self._measured:
             return
-        self.numerics = compare_losses(self.trials, self.references, self.plan.objective)
+        before = replace(self.standing, trials=tuple(self._measured[number] for number in sorted(self._measured)))
+        self.numerics = compare_losses(before, self.references)
+        trials = [*before.trials]
         if self.numerics and not self.plan.allow_loss_difference:
-            disqualify_flagged(self.trials, self.numerics, self.plan.require_parity)
-        self.trials[1:] = [self._without_others(trial) for trial in self.trials[1:]]
+            disqualify_flagged(trials, self.numerics, self.plan.require_parity)
+        self.standing = replace(before, trials=tuple(trials))  # from which what settings keep follows
+        own, *others = trials
+        self.standing = replace(before, trials=(own, *(self._without_others(trial) for trial in others)))
 
     def _without_others(self, trial: Trial) -> Trial:
         """The trial, barred if it has another value than a setting keeps: one of an earlier search of this study."""
-        own, values = self.trials[0].configuration.values, trial.configuration.values
+        own, values = self._measured[0].configuration.values, trial.configuration.values
         for name, each in self.kept.items():
             if name in values and not each.allows(values[name], own[name]):
                 return replace(trial, disqualified_reason=each.text)

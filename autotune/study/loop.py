@@ -1,8 +1,8 @@
 """The loop: jobs begin as the schedule says, and what they measure is recorded; every trial on disk before the next starts.
 
 while not Done:  step = next_job(study, fleet)
-    Job          a device begins with it
-    Wait         the job that ends next is recorded
+    Begin, Run, Known    a trial is begun, devices measure, or a measurement is recorded
+    Wait                 what ends next is recorded
 """
 
 import time
@@ -16,18 +16,18 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopReason
 from autotune.core.units import counted
 from autotune.executors.pool import Ended, Pool, Work, as_pool
+from autotune.judge.dominance import TOO_FEW_DEVICES
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER
 from autotune.sampler.physics import WarmStart
-from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.space.search_space import SearchSpace
 from autotune.study.crashes import stop_if_it_crashes
 from autotune.study.fleet import Fleet
-from autotune.study.job import Done, Job
+from autotune.study.job import Begin, Done, Known, Run
 from autotune.study.ledger import Ledger
 from autotune.study.measure import measure
 from autotune.study.plan import Plan, ProgressKind, Watch
-from autotune.study.schedule import next_job
+from autotune.study.schedule import RULES, Rule, next_job
 from autotune.study.stopping import time_is_over
 from autotune.study.store import probe_folder, reporting_storage
 from autotune.study.study import Study
@@ -106,11 +106,14 @@ def search(
     probe: Probe | Pool | Fleet,
     watch: Watch = lambda progress: None,
     warm_up: Callable[[], None] = lambda: None,
+    rules: Sequence[Rule] = RULES,
+    check: Callable[[Study], None] = stop_if_it_crashes,
 ) -> StopReason:
     """Measure until the budget is used or nothing is worth its seconds; returns why it ended.
 
     probe: of one device, or the devices. warm_up: called before every step but the first, the baseline, which needs no warm
-    start.
+    start. rules: they choose each step, and the last one always has one. check: called before each step; raises if what was
+    measured ends the search.
 
     Raises SearchFailed if the baseline crashes, one crash comes again and again whatever the values or no device is left,
     StorageFailed if the disk refuses, TimeIsOver if the baseline was not measured in time, KeyboardInterrupt when the
@@ -120,9 +123,9 @@ def search(
     ledger, pool = study.ledger, fleet.pool
     if ledger.trials or ledger.unfinished:
         watch(study.progress(ProgressKind.RESUMED, message="; ".join(_resuming(study))))
-    stop_if_it_crashes(study)
     with fleet.abandoning():
         while True:
+            check(study)
             if not pool.is_running:
                 study.stop_request.check()
                 fleet.check_devices(
@@ -132,10 +135,10 @@ def search(
                 )
             if ledger.trials:
                 warm_up()
-            step = next_job(study, fleet)
+            step = next_job(study, fleet, rules)
             if isinstance(step, Done):
                 break
-            if isinstance(step, Job):
+            if isinstance(step, Begin):
                 _start(study, fleet, step, watch)
             else:
                 _record(study, fleet, *fleet.wait(), watch)
@@ -157,37 +160,39 @@ def _resuming(study: Study) -> Iterator[str]:
         yield f"{f'trial {number} is' if number else 'your own settings are'} measured again"
 
 
-def _start(study: Study, fleet: Fleet, job: Job, watch: Watch) -> None:
-    """Begin a job: on its devices, or with what it is known to come to."""
-    ledger, slot = study.ledger, job.slot
-    ledger.begin(job)
+def _start(study: Study, fleet: Fleet, step: Begin, watch: Watch) -> None:
+    """Begin a trial, let devices measure, or take what is known."""
+    slot = step.slot
+    study.ledger.begin(step)
     study.publish()
-    if job.devices and slot.kind is not SlotKind.DEVICE and (job.answer is None or not slot.round):
+    is_news = isinstance(step, Run) or (isinstance(step, Known) and not slot.round)
+    if is_news and slot.kind is not SlotKind.DEVICE:
         kind = ProgressKind.CONFIRMING if slot.round else ProgressKind.PROBING
         number = None if slot.kind is SlotKind.REFERENCE else slot.number
-        configuration = None if number is None else job.configuration
-        watch(study.progress(kind, number=number, configuration=configuration, message=job.message))
-    if job.answer is not None:
-        _take(study, fleet, job, job.answer, None, watch)
-    elif job.devices:
+        configuration = None if number is None else step.configuration
+        message = step.message if isinstance(step, Run) else ""
+        watch(study.progress(kind, number=number, configuration=configuration, message=message))
+    if isinstance(step, Known):
+        _take(study, fleet, step, step.measurement, None, watch)
+    elif isinstance(step, Run):
         if slot.kind is SlotKind.REFERENCE:  # an earlier one may be of another precision
             (probe_folder(study.folder, slot) / ANSWER).unlink(missing_ok=True)
-        fleet.start(job, _work(study, job))
+        fleet.start(step, _work(study, step))
 
 
-def _work(study: Study, job: Job) -> Work:
+def _work(study: Study, job: Run) -> Work:
     """A function for the device that carries out a job: (seconds that it took, measurement)."""
-    trials = tuple(study.trials)
+    standing = study.standing
 
     def work(probe: Probe) -> tuple[float, Measurement]:
         started = time.monotonic()
-        measurement = measure(study.folder, study.plan, trials, probe, job, study.stop_request)
+        measurement = measure(study.folder, study.plan, standing, probe, job, study.stop_request)
         return time.monotonic() - started, measurement
 
     return work
 
 
-def _record(study: Study, fleet: Fleet, job: Job, ended: Ended, watch: Watch) -> None:
+def _record(study: Study, fleet: Fleet, job: Run, ended: Ended, watch: Watch) -> None:
     """Record what came of a job; one that lost its device, or failed there alone, is measured again."""
     ledger, slot = study.ledger, job.slot
     if isinstance(ended.error, TimeIsOver):
@@ -208,7 +213,9 @@ def _record(study: Study, fleet: Fleet, job: Job, ended: Ended, watch: Watch) ->
         _take(study, fleet, job, accepted, seconds, watch)
 
 
-def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, seconds: float | None, watch: Watch) -> None:
+def _take(
+    study: Study, fleet: Fleet, job: Begin, measurement: Measurement, seconds: float | None, watch: Watch
+) -> None:
     """Record a measurement, and see what it changes."""
     ledger, slot = study.ledger, job.slot
     ledger.record(slot, job.configuration, measurement, seconds)
@@ -225,5 +232,3 @@ def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, second
                 ProgressKind.CONFIRMED if slot.round else ProgressKind.TRIAL, message=fleet.pool.running, **what
             )
         )
-        if not slot.round:
-            stop_if_it_crashes(study)

@@ -7,18 +7,18 @@ from dataclasses import replace
 from autotune.core import Measurement, Trial
 from autotune.core.loss_curves import BASELINE, Curve, Numerics
 from autotune.core.note import Note, NoteKind
+from autotune.judge.standing import Standing
 from autotune.space.settings import learning_differences
 from autotune.study.reference import NAMES, precision_of, references, why_none
 
 
-def compare_losses(
-    trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str = "samples_per_second"
-) -> Numerics | None:
+def compare_losses(standing: Standing, trainings: Mapping[int, Measurement]) -> Numerics | None:
     """The losses of all confirmed trials beside the reference's; None if no round was run.
 
     trainings: round -> the reference's measurement, empty if the baseline itself is the reference. If none completed, the
     baseline takes its place, and a note says why. Rounds of composed steps are left out.
     """
+    trials = standing.trials
     if not any(trial.confirmations for trial in trials):
         return None
     usable = {number: round_ for number, round_ in trainings.items() if round_.feasible}
@@ -26,9 +26,9 @@ def compare_losses(
     if usable:
         name = NAMES[max(map(precision_of, usable.values()), key=[*NAMES].index)]
     elif not trials[0].feasible:
-        return Numerics(notes=(Note(NoteKind.BASELINE_FAILS), why_none(trials, trainings, objective)))
-    elif trainings or references(trials, objective):
-        name, notes = BASELINE, [why_none(trials, trainings, objective)]
+        return Numerics(notes=(Note(NoteKind.BASELINE_FAILS), why_none(standing, trainings)))
+    elif trainings or references(standing):
+        name, notes = BASELINE, [why_none(standing, trainings)]
     else:
         name = "fp32"
     usable = usable or dict(_rounds(trials[0]))

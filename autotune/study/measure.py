@@ -26,14 +26,15 @@ from autotune.core.interrupt import StopRequest
 from autotune.core.io import Unreadable, read_record
 from autotune.core.note import Note, NoteKind
 from autotune.core.slot import SlotKind
+from autotune.judge.dominance import NEVER_PROBED
+from autotune.judge.objective import speed
+from autotune.judge.standing import SAME_MEMORY, Standing
 from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, Timing
 from autotune.probe.runner import LiveProbe
-from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.setting import shown_values
-from autotune.study.job import Job
-from autotune.study.objective import SAME_MEMORY, leader, speed
+from autotune.study.job import Run
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial, reporting_storage
 
@@ -89,9 +90,9 @@ def callback_notes(trials: Sequence[Trial]) -> Iterator[Note]:
 def measure(
     folder: Path,
     plan: Plan,
-    trials: Sequence[Trial],
+    standing: Standing,
     probe: Probe,
-    job: Job,
+    job: Run,
     stop_request: StopRequest | None = None,
 ) -> Measurement:
     """A job's measurement, on disk below the study's folder when this returns.
@@ -103,7 +104,7 @@ def measure(
     until = time.monotonic() + job.seconds
     configuration, slot, losses = job.configuration, job.slot, job.losses
     of_trial = slot.kind is SlotKind.TRIAL
-    best = leader(trials, plan.objective)
+    trials, best = standing.trials, standing.leader
     bar = speed(best.measurement, plan.objective) if best else None
     if slot.round or not of_trial or bar is None:
         best_so_far = None
@@ -223,7 +224,7 @@ def _stays_disturbed(trials: Sequence[Trial]) -> bool:
     return len(last) == STAYS_DISTURBED and all(measurement.observed_warnings for measurement in last)
 
 
-def _deadline_s(plan: Plan, trials: Sequence[Trial], job: Job) -> float:
+def _deadline_s(plan: Plan, trials: Sequence[Trial], job: Run) -> float:
     """10 x the baseline's probe, at least 60 s; a confirmation may run every micro-step and is given that much more.
 
     What its values are expected to add (compiling) comes tenfold on top. Without a baseline that trained it is the baseline's

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from autotune.core import Measurement, Trial
+from autotune.judge.standing import Standing
 from autotune.probe.order import Timing, timings
 from autotune.probe.train.adaptive import HOPELESS_LEAST
-from autotune.study.objective import best_trial, leader
 from autotune.study.plan import Plan
 
 LONG_STEP_S = 2.0
@@ -18,10 +18,9 @@ TYPICAL_PROBES, LATER_PROBES = 10, 2
 """Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
 and further ones that are expected from then on."""
 
-TYPICAL_ROUNDS, TYPICAL_ROUNDS_ON_A_CPU, LATER_ROUNDS = 5, 13, 2
-"""Measurements again, of all its trials, that a search without a time limit takes to find and prove the fastest (medians: 4 and 6
-in replays whose processes differ by 0.5 and 2 %, as a GPU's do, 14 where they differ by 10 %, 12 in 13 live searches on a CPU),
-and further ones from then on. Where processes differ much there may be half or twice as many."""
+TYPICAL_ROUNDS, LATER_ROUNDS = 5, 2
+"""Measurements again, of all its trials, that a search without a time limit takes to find and prove the fastest (medians of
+replays on recorded tables: 4 where processes differ by 0.5 %, 5 at 2 %, 14 at 10 %), and further ones from then on."""
 
 PACED = 3
 """Measurements from which on their repetitions are expected of the others too: a busy machine repeats its first ones most."""
@@ -84,7 +83,7 @@ def _run_s(probe: Measurement) -> float:
 
 def seconds_to_go(
     plan: Plan,
-    trials: Sequence[Trial],
+    standing: Standing,
     searching: bool,
     pace: Sequence[tuple[float, float]] = (),
     reference_s: float = 0.0,
@@ -95,26 +94,26 @@ def seconds_to_go(
     measurements took on the clock, and those of their probes alone: if the machine is disturbed they are repeated.
     reference_s: of the losses' reference.
     """
+    trials = standing.trials
     if not trials:
         return plan.time.seconds_left() if plan.time.is_set else None
-    seconds = finishing_seconds(trials, plan.objective)
+    seconds = finishing_seconds(standing)
     if searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         further = probes_to_go(plan, trials)
         seconds += further * fmean(others)
-        seconds += _rounds_to_go_s(plan, trials, further) + reference_s
+        seconds += _rounds_to_go_s(plan, standing, further) + reference_s
     on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if len(pace) >= PACED else (1.0, 1.0)
     return min(seconds * (on_the_clock / of_probes if of_probes else 1.0), plan.time.seconds_left())
 
 
-def _rounds_to_go_s(plan: Plan, trials: Sequence[Trial], further: int) -> float:
+def _rounds_to_go_s(plan: Plan, standing: Standing, further: int) -> float:
     """Seconds of the further rounds that are expected with so many further probes; 0 without a rival of the user's settings."""
-    best = leader(trials, plan.objective)
+    best, trials = standing.leader, standing.trials
     pair = {trial.number: trial for trial in (best, *trials[:1]) if trial is not None and trial.feasible}
     if not pair or (len(trials) == 1 and not further) or not plan.confirmation_rounds:
         return 0.0
-    typical = TYPICAL_ROUNDS_ON_A_CPU if plan.is_cpu else TYPICAL_ROUNDS
-    rounds = max(typical - sum(len(trial.confirmations) for trial in trials), LATER_ROUNDS)
+    rounds = max(TYPICAL_ROUNDS - sum(len(trial.confirmations) for trial in trials), LATER_ROUNDS)
     return rounds * fmean(round_seconds(trial, plan.is_cpu) for trial in pair.values())
 
 
@@ -124,9 +123,9 @@ def probes_to_go(plan: Plan, trials: Sequence[Trial]) -> int:
     return left if plan.sampler != "physics" else min(left, max(TYPICAL_PROBES - len(trials), LATER_PROBES))
 
 
-def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
+def finishing_seconds(standing: Standing) -> float:
     """Seconds that the best trial's sanity check is expected to take; 0 if there is none."""
-    best = best_trial(trials, objective)
+    best = standing.answer
     return 0.0 if best is None else sanity_check_seconds(best)
 
 

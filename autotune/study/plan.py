@@ -3,14 +3,13 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 
 from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.space.substitute import compared_with
-from autotune.study.objective import best_trial, displayed_speedup, fastest_so_far, is_shown, speed
+from autotune.judge.objective import speed
+from autotune.judge.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Plan:
 
     allowed_bytes: what probes are held to. margin: the share by which nothing untried may be able to beat the best for the
     search to end. training_steps: of the run it is for.
-    confirmation_rounds: measurements of the fastest and of the baseline, side by side, that a speed-up needs; 0: nothing is
+    confirmation_rounds: pairs of measurements of the fastest and of the baseline that a speed-up needs; 0: nothing is
     measured again.
     is_cpu: true if the device is a CPU; precisions: names of the precisions that work on it.
     keep_numerics: what is learned stays as the user's settings have it.
@@ -104,7 +103,7 @@ class Progress:
     """Something that happened, for those who watch.
 
     message: what is done while preparing and finishing, why a trial is measured again, and that other devices still
-    measure if one has ended. trials: those known so far. objective: of the search. number, configuration: of the trial that
+    measure if one has ended. number, configuration: of the trial that
     is measured. trial: the one that ended.
     probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the
     search is expected to take still, with all the probes that are left; None if that is unknown. max_gain: share by which
@@ -113,8 +112,7 @@ class Progress:
     """
 
     kind: ProgressKind  #: of event
-    trials: tuple[Trial, ...]
-    objective: str = "samples_per_second"
+    standing: Standing
     number: int | None = None
     configuration: Configuration | None = None
     trial: Trial | None = None
@@ -125,21 +123,25 @@ class Progress:
     message: str = ""
     folder: Path | None = None
 
-    @cached_property
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials known so far."""
+        return self.standing.trials
+
+    @property
     def best(self) -> Trial | None:
         """The best so far, if that is proven; None before, and while it is the user's own settings."""
-        best, compared = best_trial(self.trials, self.objective), compared_with(self.trials)
-        return best if best is not None and best is not compared and is_shown(best, compared) else None
+        best = self.standing.answer
+        return best if best not in (None, self.standing.compared) and self.standing.is_shown(best) else None
 
-    @cached_property
+    @property
     def fastest(self) -> Trial | None:
         """The fastest so far, which may be the user's own settings; None if another one is the best, or if none fits."""
-        return None if self.best else fastest_so_far(self.trials)
+        return None if self.best else self.standing.fastest
 
     def speedup_of(self, trial: Trial | None) -> Interval | None:
         """Speed of a trial divided by that of the user's settings; None if that is unknown now."""
-        compared = compared_with(self.trials)
-        return None if trial is None or compared is None else displayed_speedup(trial, compared, self.objective)
+        return self.standing.displayed_gain(trial)
 
 
 Watch = Callable[[Progress], None]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from autotune.core import Configuration, Measurement, Outcome, Trial, Value
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.note import Note, NoteKind
+from autotune.judge.dominance import implied_by
+from autotune.judge.standing import Standing
 from autotune.probe.order import LOSSES
-from autotune.space.dominance import implied_by
 from autotune.space.settings.precision import ALIKE
-from autotune.study.objective import leader
 from autotune.study.pacing import round_seconds
 from autotune.study.plan import Plan
 
@@ -19,7 +19,7 @@ NAMES = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16 autocast"}
 _ENDS = {Outcome.OUT_OF_MEMORY: NoteKind.LOSSES_NEED_MEMORY, Outcome.TIMED_OUT: NoteKind.LOSSES_NEED_TIME}
 
 
-def references(trials: Sequence[Trial], objective: str, able: Collection[str] = NAMES) -> dict[str, Configuration]:
+def references(standing: Standing, able: Collection[str] = NAMES) -> dict[str, Configuration]:
     """Precision -> what the others may be compared with, the most exact first.
 
     The baseline in that precision, or, if it does not run, the leader's sizes and settings with the baseline's optimizer.
@@ -27,10 +27,10 @@ def references(trials: Sequence[Trial], objective: str, able: Collection[str] = 
 
     Empty if that trained in fp32 and is a trial itself. able: precisions that work on the device.
     """
-    baseline = trials[0]
+    baseline = standing.trials[0]
     if baseline.feasible:
         model, configuration = baseline, baseline.configuration
-    elif (best := leader(trials, objective)) is not None:
+    elif (best := standing.leader) is not None:
         own = {name: value for name, value in baseline.configuration.settings if name == "optimizer"}
         model, configuration = best, _with(best.configuration, own)
     else:
@@ -65,7 +65,7 @@ def precision_of(reference: Measurement) -> str:
 
 
 def next_reference(
-    plan: Plan, trials: Sequence[Trial], trainings: Mapping[int, Measurement], products: Mapping[str, float]
+    plan: Plan, standing: Standing, trainings: Mapping[int, Measurement], products: Mapping[str, float]
 ) -> Configuration | None:
     """The next training of the reference; None if a trial is the reference itself, or nothing more exact fits.
 
@@ -73,7 +73,7 @@ def next_reference(
     long the next. Instead of fp32 it is TF32 if fp32 is foreseen to take longer than a rival's round. trainings: round -> what
     the reference did in it. products: precision -> floating-point operations / second of the device, as far as they are known.
     """
-    left = references(trials, plan.objective, plan.precisions)
+    left = references(standing, plan.precisions)
     if (last := _last(trainings)) is not None:
         tried = precision_of(last)
         if last.feasible:
@@ -83,7 +83,7 @@ def next_reference(
         spent = "tf32" if tried == "fp32" and end is Outcome.OUT_OF_MEMORY else tried  # they need the same memory
         left = {name: left[name] for name in list(NAMES)[list(NAMES).index(spent) + 1 :] if name in left}
     if {"fp32", "tf32"} <= left.keys() and "tf32" in products:
-        rival = _model(trials, plan.objective)
+        rival = _model(standing)
         if rival and _seconds(rival, "fp32", products) > round_seconds(rival, plan.is_cpu):
             del left["fp32"]
     return next(iter(left.values()), None)
@@ -91,16 +91,16 @@ def next_reference(
 
 def reference_seconds(
     plan: Plan,
-    trials: Sequence[Trial],
+    standing: Standing,
     trainings: Mapping[int, Measurement],
     products: Mapping[str, float],
     rounds: int = 1,
 ) -> float:
     """Seconds that the reference's trainings are expected to take in the next rounds; 0 if a trial is the reference itself."""
-    if not trials or not rounds or (rival := _model(trials, plan.objective)) is None:
+    if not standing.trials or not rounds or (rival := _model(standing)) is None:
         return 0.0
-    wanted = next_reference(plan, trials, trainings, products)
-    answer = None if wanted is None else implied_by(wanted, trials)
+    wanted = next_reference(plan, standing, trainings, products)
+    answer = None if wanted is None else implied_by(wanted, standing.trials)
     if wanted is None or (answer and (whole_rounds(answer) or not answer.feasible)):
         return 0.0
     done = [measured for measured in trainings.values() if measured.feasible]
@@ -118,18 +118,18 @@ def is_once(plan: Plan, seconds: float, rival: Trial) -> bool:
     return not plan.is_cpu or seconds > round_seconds(rival, plan.is_cpu)
 
 
-def is_wanted(plan: Plan, trials: Sequence[Trial], trainings: Mapping[int, Measurement], round_number: int) -> bool:
+def is_wanted(plan: Plan, standing: Standing, trainings: Mapping[int, Measurement], round_number: int) -> bool:
     """True if this round is to have the reference's losses.
 
     Always if it trains in every round, else for a trial that shares none with it. Rounds of composed steps have no losses.
     """
-    if round_number in rounds_unreferred(trials, trainings):
+    if round_number in rounds_unreferred(standing.trials, trainings):
         return True
     completed = [number for number, measured in trainings.items() if measured.feasible]
-    rival = _model(trials, plan.objective)
+    rival = _model(standing)
     if rival is None or not completed or round_number in completed:
         return False
-    ran = any(round_number in whole_rounds(trial) for trial in trials)
+    ran = any(round_number in whole_rounds(trial) for trial in standing.trials)
     return ran and not is_once(plan, trainings[max(completed)].probe_seconds, rival)
 
 
@@ -154,10 +154,10 @@ def loss_steps(trials: Sequence[Trial], round_number: int) -> int:
     return max(LEAST_STEPS, min(longest or most, most))
 
 
-def why_none(trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str) -> Note:
+def why_none(standing: Standing, trainings: Mapping[int, Measurement]) -> Note:
     """The reason for which the reference's losses are missing, as `fp32 needs too much memory`."""
     if (last := _last(trainings)) is None:
-        return Note(NoteKind.LOSSES_NOT_BEGUN if references(trials, objective) else NoteKind.LOSSES_NOT_POSSIBLE)
+        return Note(NoteKind.LOSSES_NOT_BEGUN if references(standing) else NoteKind.LOSSES_NOT_POSSIBLE)
     name = NAMES[precision_of(last)]
     if (end := _end_of(last)) in _ENDS:
         return Note(_ENDS[end], detail=name)
@@ -176,9 +176,10 @@ def _last(trainings: Mapping[int, Measurement]) -> Measurement | None:
     return tried[-1] if tried else None
 
 
-def _model(trials: Sequence[Trial], objective: str) -> Trial | None:
+def _model(standing: Standing) -> Trial | None:
     """The trial that the reference is made from."""
-    return trials[0] if trials[0].feasible else leader(trials, objective)
+    baseline = standing.trials[0]
+    return baseline if baseline.feasible else standing.leader
 
 
 def _seconds(rival: Trial, precision: str, products: Mapping[str, float]) -> float:

@@ -19,13 +19,13 @@ from autotune.core.sanity import SanityCheck
 from autotune.core.stop_reason import StopReason
 from autotune.core.units import format_parameters
 from autotune.core.warning import ResultWarning, WarningKind
+from autotune.judge.certainty import SpeedupGap, speedup_gap
+from autotune.judge.objective import pareto_front
+from autotune.judge.standing import Standing
 from autotune.memory.peak import MemoryPeak
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup, training_setup
-from autotune.space.substitute import compared_with, substitute
 from autotune.space.utilization import Arithmetic, Utilization, utilization
-from autotune.study.certainty import SpeedupGap, speedup_gap
-from autotune.study.objective import best_trial, disqualified, pareto_front, speed_up
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,24 @@ class SearchResult:
     # What was found ---------------------------------------------------------------------------------------------
 
     @cached_property
+    def standing(self) -> Standing:
+        """What the trials say."""
+        request = self.request
+        is_cut = not self.complete or request.timeout_s is not None or not request.confirmation_rounds
+        return Standing(tuple(self.trials), request.objective, may_be_unproven=is_cut)
+
+    @cached_property
     def best_trial(self) -> Trial | None:
         """The answer: the baseline unless another trial is shown to be better; None if there is no answer.
 
         Of what was refuted, the trial that it was compared with takes the place.
         """
-        return self.compared_trial if self.refuted else best_trial(self.trials, self.request.objective)
+        return self.compared_trial if self.refuted else self.standing.answer
 
     @cached_property
     def refuted(self) -> Trial | None:
         """The trial that the search found to be faster and `autotune verify` did not, in plain trainings; None without one."""
-        found, verification = best_trial(self.trials, self.request.objective), self.verification or {}
+        found, verification = self.standing.answer, self.verification or {}
         low = verification.get("measured", {}).get("speedup_low")
         if found is None or verification.get("configuration") != found.configuration.to_dict():
             return None
@@ -161,15 +168,15 @@ class SearchResult:
             raise InvalidRequest("The search ended before its baseline was measured.", "Run the same command again.")
         return baseline
 
-    @cached_property
+    @property
     def compared_trial(self) -> Trial | None:
         """The trial with which the answer is compared: the baseline or, if that does not fit, the least change that does."""
-        return compared_with(self.trials)
+        return self.standing.compared
 
     @property
     def substitute(self) -> Trial | None:
         """The trial with which the answer is compared in place of a baseline that does not fit; None if that runs."""
-        return substitute(self.trials)
+        return self.standing.substitute
 
     @cached_property
     def best_setup(self) -> TrainingSetup:
@@ -200,10 +207,8 @@ class SearchResult:
     @property
     def measured_speedup(self) -> Ratio | None:
         """Speed of the best trial divided by the baseline's or its substitute's; None if there is nothing to compare."""
-        best, compared = self.best_trial, self.compared_trial
-        if best is None or compared is None or best is self.substitute:
-            return None
-        return speed_up(best, compared, self.request.objective)
+        best = self.best_trial
+        return None if best is None or best is self.substitute else self.standing.gain(best)
 
     @property
     def speedup(self) -> Ratio | None:
@@ -219,7 +224,7 @@ class SearchResult:
     @cached_property
     def speedup_gap(self) -> SpeedupGap | None:
         """Reason why there is no speed-up, or why it is unknown if there is and how to find out; None if it is neither."""
-        gap = speedup_gap(self.trials, self.request.objective, self.request.timeout_s)
+        gap = speedup_gap(self.standing, self.request.timeout_s)
         return gap and gap.public()
 
     @property
@@ -233,8 +238,7 @@ class SearchResult:
 
         They do not train like fp32, or are not certainly faster than the baseline.
         """
-        rivals = disqualified(self.trials, self.request.objective)
-        return [(trial, scrubbed(reason)) for trial, reason in rivals]
+        return [(trial, scrubbed(reason)) for trial, reason in self.standing.disqualified]
 
     @property
     def pareto_front(self) -> list[Trial]:

@@ -1,23 +1,25 @@
 """Schedule: what a search does next, as it follows from what is measured and what runs."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from autotune.core import Configuration, Interval, Measurement, Trial
 from autotune.core.measurement import JOIN, pooled
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
-from autotune.core.stop_reason import StopReason
+from autotune.judge.claim import COMPARISONS, LOOKS
+from autotune.judge.dominance import TOO_FEW_DEVICES, implied_by
+from autotune.judge.substitute import MOST_TRIED, changes_of
 from autotune.sampler.parameters import openings
-from autotune.sampler.physics import PhysicsSampler, Situation
+from autotune.sampler.physics import PhysicsSampler
 from autotune.sampler.policy import FIRST_PROBES, P_FIT_CERTAIN, RISKS, Choice, End, Why
-from autotune.space.dominance import TOO_FEW_DEVICES, implied_by
-from autotune.space.substitute import MOST_TRIED, changes_of, compared_with, substitute
+from autotune.sampler.situation import Situation
 from autotune.study.fleet import Fleet
-from autotune.study.job import Done, Job, NextStep, Wait
+from autotune.study.job import Begin, Done, Known, NextStep, Run, Wait
 from autotune.study.measure import needs_too_much, unsupported
-from autotune.study.objective import best_trial, is_shown, leader
 from autotune.study.pacing import can_be_composed, round_seconds
 from autotune.study.reference import NAMES, is_wanted, loss_steps, next_reference, rounds_unreferred, whole_rounds
 from autotune.study.stopping import stop_reason
@@ -36,102 +38,269 @@ MESSAGES = {
 """Messages of a configuration that is measured again."""
 
 
-def next_job(study: Study, fleet: Fleet) -> NextStep:
-    """The next job of the search, or why none begins now.
+@dataclass(frozen=True)
+class Turn:
+    """What the rules look at: the study, its devices, and what the sampler chooses now."""
 
-    First the probes that were interrupted or lost; then what the sampler chooses; then what the answer still lacks, and for a
-    device that has nothing else to do what others did.
+    study: Study
+    fleet: Fleet
+
+    @cached_property
+    def idle(self) -> list[str]:
+        """Devices that measure nothing."""
+        return [*self.fleet.pool.idle]
+
+    @cached_property
+    def able(self) -> list[str]:
+        """Idle devices that may get something new: the one that measured the fastest and the baseline most often first.
+
+        Measurements side by side on one device tell most. Suspected ones only if no other runs.
+        """
+        able = [device for device in self.idle if not self.fleet.is_suspect(device)]
+        if not able and not self.fleet.pool.is_running:
+            able = self.idle
+        best = self.study.standing.leader
+        pair = {trial.number: trial for trial in (best, *self.study.trials[:1]) if trial is not None}
+        ran = [measured.device for trial in pair.values() for measured in trial.measurements]
+        return sorted(able, key=lambda device: -ran.count(device))
+
+    @cached_property
+    def probes_left(self) -> int:
+        """Configurations that may still be tried."""
+        study = self.study
+        return study.plan.probes(study.trials) - len(study.trials) - len(study.ledger.unfinished)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The sampler's."""
+        return self.study.sampler.choose(
+            self.study.standing, _situation(self.study, self.fleet, self.able[0], self.probes_left)
+        )
+
+    @cached_property
+    def gap(self) -> OptimalityGap | None:
+        """What the untried can still win, of a sampler that knows it."""
+        choice, knows = self.choice, isinstance(self.study.sampler, PhysicsSampler)
+        return OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried) if knows else None
+
+    def again(self, trial: Trial, message: str, of_pair: bool = False) -> Run:
+        """A further round of this trial, in the pair that is open or in a new one (judge/claim.py), or a comparison."""
+        taken = [number for each in self.study.trials for number in each.rounds]
+        taken += [job.slot.round for job in self.fleet.jobs]
+        least = 0 if of_pair else COMPARISONS
+        new = 1 + max((number for number in taken if (number <= COMPARISONS) == of_pair), default=least)
+        number = self.choice.round if of_pair and self.choice.round else new
+        return Run(Slot(trial.number, number), trial.configuration, gap=self.gap, message=message)
+
+    def new(self, configuration: Configuration, **facts: Any) -> Run:
+        """A new trial."""
+        return Run(Slot(self.study.ledger.next_number), configuration, **facts)
+
+
+Rule = Callable[[Turn], NextStep | None]
+"""The next step if the rule has one, without devices; else None: the next rule is asked."""
+
+
+def next_job(study: Study, fleet: Fleet, rules: Sequence[Rule] = ()) -> NextStep:
+    """The next step of the search: that of the first rule that has one. rules: RULES by default.
 
     Raises TimeIsOver if there is no time for the baseline.
     """
-    pool = fleet.pool
+    turn, pool = Turn(study, fleet), fleet.pool
     if study.stop_request.to_stop and pool.is_running:
         return Wait()
-    idle = [*pool.idle]
-    step = _measurement(study, fleet, idle)
-    if isinstance(step, Job):
+    step = next(step for rule in rules or RULES if (step := rule(turn)) is not None)
+    if isinstance(step, Run):
+        step = _placed(turn, step)
+    if not isinstance(step, Wait | Done):
         return step
-    return _calibration(study, fleet, idle) or (Wait() if step is None or pool.is_running or not pool.devices else step)
+    return calibrate(turn) or (Wait() if pool.is_running or not pool.devices else step)
 
 
-def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done | None:
-    """The next measurement of a trial or of the losses' reference.
+# The rules ------------------------------------------------------------------------------------------------------
 
-    Done if there is none any more, and why; None if something else has to end first.
-    """
-    ledger, plan, pool = study.ledger, study.plan, fleet.pool
-    running = {job.slot.number for job in fleet.jobs if job.slot.kind is SlotKind.TRIAL and not job.slot.round}
-    if (given_up := _out_of_time(study)) is not None:
-        if not ledger.trials and not running:
-            raise plan.time.too_late("your own settings were measured")
-        slot, reason = given_up
-        return Done(reason, (PROBES,) * (not slot.round))
+
+def out_of_time(turn: Turn) -> Done | None:
+    """The end of a search that gave up a measurement, other than of losses, as the time was over."""
+    ledger, plan = turn.study.ledger, turn.study.plan
+    given_up = [(slot, why) for slot, why in ledger.out_of_time.items() if slot.kind is not SlotKind.REFERENCE]
+    if not given_up:
+        return None
+    if not ledger.trials and not turn.fleet.begun:
+        raise plan.time.too_late("your own settings were measured")
+    slot, reason = given_up[0]
+    return Done(reason, (PROBES,) * (not slot.round))
+
+
+def finish_begun(turn: Turn) -> Run | Wait | None:
+    """A trial that was begun and has no measurement, on a device that may run it."""
+    ledger, fleet, pool = turn.study.ledger, turn.fleet, turn.fleet.pool
     for number, configuration in sorted(ledger.unfinished.items()):
-        if number in running:
+        if number in fleet.begun:
             continue
-        able = pool.without(idle, fleet.avoided(Slot(number)))
-        ranks = pool.devices_needed(configuration)
-        if able and len(idle) < ranks <= len(pool.devices):  # it is next, once so many are idle
-            return None
+        able = pool.without(turn.idle, fleet.avoided(Slot(number)))
+        if able and len(turn.idle) < pool.devices_needed(configuration) <= len(pool.devices):
+            return Wait()  # it is next, once so many are idle
         if able:
-            job = Job(Slot(number), configuration, risk=ledger.risks.get(number))
-            return _probe(study, fleet, _on(job, able[0], idle, ranks))
-    able = [device for device in idle if not fleet.is_suspect(device)]
-    if not able and not pool.is_running:  # none of them is above suspicion
-        able = [*idle]
-    if not able or (ledger.unfinished and not ledger.trials):  # all else follows from the baseline
+            return Run(Slot(number), configuration, risk=ledger.risks.get(number), devices=(able[0],))
+    # All else follows from the baseline.
+    return Wait() if not turn.able or (ledger.unfinished and not ledger.trials) else None
+
+
+def baseline(turn: Turn) -> Run | None:
+    """The baseline, with which all is compared."""
+    return None if turn.study.trials or not _is_time_for_a_trial(turn) else turn.new(turn.study.space.baseline)
+
+
+def substitute(turn: Turn) -> Run | None:
+    """The least change of a baseline that does not fit, until one fits."""
+    change = _substitute(turn.study, [*turn.study.ledger.unfinished.values()]) if _is_time_for_a_trial(turn) else None
+    return None if change is None else turn.new(change)
+
+
+def precisions(turn: Turn) -> Run | None:
+    """The baseline in other precisions, before one of Optuna's samplers is asked."""
+    study = turn.study
+    if isinstance(study.sampler, PhysicsSampler) or not _is_time_for_a_trial(turn):
         return None
-    step = _chosen(study, fleet, _by_experience(study, able))
-    if not isinstance(step, Job) or not step.devices:
-        return step
-    job, ranks = step, pool.devices_needed(step.configuration)
-    if len(idle) < ranks <= len(pool.devices):
-        return None if job.slot.round else replace(job, devices=())  # begun, and started once so many are idle
-    avoided = fleet.avoided(job.slot)
-    able = pool.without(job.devices, avoided) or pool.without([] if pool.is_running else idle, avoided)
-    if not able:
-        return None
-    job = _on(job, able[0], idle, min(ranks, len(idle)))
-    if job.slot.kind is SlotKind.REFERENCE:
-        return job
-    return _round(study, fleet, job) if job.slot.round else _probe(study, fleet, job)
+    begun = study.ledger.unfinished.values()
+    left = (each for each in openings(study.space) if each not in begun and implied_by(each, study.trials) is None)
+    return next(map(turn.new, left), None)
 
 
-def _by_experience(study: Study, devices: Sequence[str]) -> list[str]:
-    """These devices, first the one that measured the fastest and the baseline most often.
+def simplify(turn: Turn) -> Run | None:
+    """The winner without the changes of the user's settings that seem to win nothing, before it is proven.
 
-    Measurements side by side on one device tell most.
+    None if it has no such changes or they are measured, and without time or budget for it.
     """
-    best = leader(study.trials, study.plan.objective)
-    pair = {trial.number: trial for trial in (best, *study.trials[:1]) if trial is not None}
-    ran = [measured.device for trial in pair.values() for measured in trial.measurements]
-    return sorted(devices, key=lambda device: -ran.count(device))
+    study, choice, sampler = turn.study, turn.choice, turn.study.sampler
+    is_chosen = choice.why is Why.PROVE or (
+        choice.configuration is None and choice.end in (End.GAIN, End.WORTH, End.DRY)
+    )
+    if not is_chosen or choice.winner in (None, study.space.baseline) or not isinstance(sampler, PhysicsSampler):
+        return None
+    if turn.probes_left <= 0 or len(study.trials) < FIRST_PROBES or choice.seconds > study.time_left():
+        return None
+    simpler = sampler.simpler(study.standing, choice.winner)
+    is_known = simpler in study.ledger.unfinished.values() or any(t.configuration == simpler for t in study.trials)
+    return None if simpler is None or is_known else turn.new(simpler, gap=turn.gap)
 
 
-def _out_of_time(study: Study) -> tuple[Slot, StopReason] | None:
-    """Slot that was given up as the time was over, and the reason; None if nothing was but losses."""
-    given_up = study.ledger.out_of_time.items()
-    return next(((slot, why) for slot, why in given_up if slot.kind is not SlotKind.REFERENCE), None)
+def sampled(turn: Turn) -> Run | Wait | None:
+    """The sampler's next measurement.
+
+    Nothing begins while something runs that may not fit, and so may the next: both would run out of memory.
+    """
+    choice = turn.choice
+    if choice.configuration is None:
+        return Wait() if turn.fleet.jobs else None
+    if choice.why is Why.NEW:
+        may_not_fit = choice.fits < P_FIT_CERTAIN
+        if may_not_fit and any(job.may_not_fit for job in turn.fleet.jobs):
+            return Wait()
+        risk = choice.fits if choice.risky else None
+        return turn.new(choice.configuration, risk=risk, may_not_fit=may_not_fit, gap=turn.gap)
+    trial = next(trial for trial in turn.study.trials if trial.configuration == choice.configuration)
+    return turn.again(trial, MESSAGES[choice.why] if choice.why else "", of_pair=choice.why is Why.PROVE)
 
 
-# Trials --------------------------------------------------------------------------------------------------------
+def check_answer(turn: Turn) -> Run | None:
+    """A round of an answer without any, which shows its losses and whether it fits for longer."""
+    plan, answer = turn.study.plan, _answer(turn)
+    if answer is None or not answer.number or not plan.confirmation_rounds or answer.confirmations:
+        return None
+    is_time = round_seconds(answer, plan.is_cpu) <= turn.study.time_left()
+    return turn.again(answer, "measured again, to check memory and losses") if is_time else None
 
 
-def _on(job: Job, first: str, idle: Sequence[str], ranks: int) -> Job:
-    """The job on this device, and as many others as its ranks take."""
-    others = [device for device in idle if device != first]
-    return replace(job, devices=(first, *others[: ranks - 1]))
+def losses(turn: Turn) -> Run | Known | None:
+    """The next training of the losses' reference, for an answer that changes something."""
+    answer, plan = _answer(turn), turn.study.plan
+    is_wanted = answer is not None and answer.number and plan.confirmation_rounds
+    return _reference_step(turn.study) if is_wanted else None
 
 
-def _probe(study: Study, fleet: Fleet, job: Job) -> Job:
-    """The probe with its time and the speed that it has to reach; or its answer, if it cannot run."""
-    plan, number = study.plan, job.slot.number
-    message = "" if job.risk is None else f"may not fit ({job.risk:.0%} likely to)"
-    seconds = min(job.seconds, plan.time.cut(math.inf))
-    share = fleet.share_reached(study.ledger, plan.objective, job.devices[0])
-    why = study.space.baseline_problem if number == 0 else ""
-    answer = unsupported(job.configuration, why) if why else _too_few_devices(fleet, job.configuration)
-    return replace(job, message=message, seconds=seconds, share=share, answer=answer)
+def end(turn: Turn) -> Done:
+    """The end, and why."""
+    study, choice = turn.study, turn.choice
+    reason = stop_reason(study.plan, study.standing, choice, study.space)
+    return Done(reason, (PROBES,) * (choice.end is End.TIME), turn.gap)
+
+
+RULES: tuple[Rule, ...] = (
+    out_of_time,
+    finish_begun,
+    baseline,
+    substitute,
+    precisions,
+    simplify,
+    sampled,
+    check_answer,
+    losses,
+    end,
+)
+"""In the order in which they are asked. A device that then has nothing to do may `calibrate`."""
+
+
+def calibrate(turn: Turn) -> Run | None:
+    """An idle device repeats what another one did, if nothing compares them yet and that ends in time."""
+    study, fleet, time = turn.study, turn.fleet, turn.study.plan.time
+    repeated = fleet.calibration_trial(study.ledger)
+    given_up = any(slot.kind is not SlotKind.REFERENCE for slot in study.ledger.out_of_time)
+    if given_up or (repeated and repeated.measurement.probe_seconds > time.seconds_left()):
+        return None
+    seconds = time.cut(math.inf)
+    jobs = (fleet.calibration_job(device, study.ledger, study.space, seconds) for device in turn.idle)
+    return next(filter(None, jobs), None)
+
+
+# What they share ------------------------------------------------------------------------------------------------
+
+
+def _is_time_for_a_trial(turn: Turn) -> bool:
+    """True if another configuration may be tried, and one as long as the baseline's is expected to end in time."""
+    trials = turn.study.trials
+    is_time = not trials or turn.study.time_left() > trials[0].measurement.probe_seconds
+    return turn.probes_left > 0 and is_time
+
+
+def _answer(turn: Turn) -> Trial | None:
+    """The answer, not the choice's winner if its proof is not worth it."""
+    standing = turn.study.standing
+    if standing.compared is None:  # all win by measurements alone
+        return next((each for each in standing.trials if each.configuration == turn.choice.winner), standing.answer)
+    return standing.answer
+
+
+def _placed(turn: Turn, run: Run) -> NextStep:
+    """The run with its devices, its time and how it is measured; else it is begun, known, or has to wait."""
+    study, fleet, pool, slot = turn.study, turn.fleet, turn.fleet.pool, run.slot
+    ranks = pool.devices_needed(run.configuration)
+    if not run.devices:
+        if len(turn.idle) < ranks <= len(pool.devices):  # it starts once so many are idle
+            is_round = slot.round or slot.kind is SlotKind.REFERENCE
+            return Wait() if is_round else Begin(slot, run.configuration, run.risk, run.gap)
+        avoided = fleet.avoided(slot)
+        able = pool.without(turn.able, avoided) or pool.without([] if pool.is_running else turn.idle, avoided)
+        if not able:
+            return Wait()
+        run = replace(run, devices=(able[0],))
+    (first,) = run.devices
+    others = [device for device in turn.idle if device != first]
+    run = replace(run, devices=(first, *others[: ranks - 1]), seconds=study.plan.time.cut(math.inf))
+    if slot.kind is SlotKind.REFERENCE:
+        return run
+    return _round(study, fleet, run) if slot.round else _probe(study, fleet, run)
+
+
+def _probe(study: Study, fleet: Fleet, run: Run) -> Run | Known:
+    """The probe with the speed that it has to reach; or its measurement, if it cannot run."""
+    why = study.space.baseline_problem if run.slot.number == 0 else ""
+    known = unsupported(run.configuration, why) if why else _too_few_devices(fleet, run.configuration)
+    if known is not None:
+        return Known(run.slot, run.configuration, run.risk, run.gap, measurement=known)
+    message = "" if run.risk is None else f"may not fit ({run.risk:.0%} likely to)"
+    return replace(run, message=message, share=fleet.share_reached(study.ledger, run.devices[0]))
 
 
 def _too_few_devices(fleet: Fleet, configuration: Configuration) -> Measurement | None:
@@ -141,119 +310,28 @@ def _too_few_devices(fleet: Fleet, configuration: Configuration) -> Measurement 
     return unsupported(configuration, why, TOO_FEW_DEVICES) if ranks > devices else None
 
 
-def _chosen(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | Done | None:
-    """The sampler's next measurement, on the first of these devices.
-
-    Or what the answer still lacks; or why there is none. None while something runs that may not fit, and so may the next:
-    both would run out of memory.
-    """
-    ledger, plan, sampler, trials = study.ledger, study.plan, study.sampler, study.trials
-    probes_left = plan.probes(trials) - len(trials) - len(ledger.unfinished)
-    slot, is_time = Slot(ledger.next_number), not trials or study.time_left() > trials[0].measurement.probe_seconds
-    opening = _opening(study, [*ledger.unfinished.values()]) if probes_left > 0 and is_time else None
-    if opening is not None:
-        return Job(slot, opening, (*able,))
-    choice = sampler.choose(trials, _situation(study, fleet, able[0], probes_left))
-    knows_gains = isinstance(sampler, PhysicsSampler)
-    gap = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried) if knows_gains else None
-    if choice.configuration is None:
-        return _last(study, fleet, able, choice, gap, probes_left)
-    if choice.why is Why.NEW:
-        may_not_fit = choice.fits < P_FIT_CERTAIN
-        if may_not_fit and any(job.may_not_fit for job in fleet.jobs):
-            return None
-        risk = choice.fits if choice.risky else None
-        return Job(slot, choice.configuration, (*able,), risk=risk, may_not_fit=may_not_fit, gap=gap)
-    trial = next(trial for trial in trials if trial.configuration == choice.configuration)
-    message = MESSAGES[choice.why] if choice.why else ""
-    return Job(_next_round(fleet, trial), trial.configuration, (*able,), message=message, gap=gap)
-
-
 def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Situation:
     ledger, plan, trials = study.ledger, study.plan, study.trials
     running = {JOIN.join(job.devices): job.configuration for job in fleet.jobs if job.slot.kind is SlotKind.TRIAL}
     begun = {str(number): each for number, each in ledger.unfinished.items() if each not in running.values()}
     return Situation(
-        running | begun,
-        [*ledger.calibrations.values()] if fleet.pool.is_several else (),
-        device if fleet.pool.is_several else "",
-        study.time_left(),
-        {trial.configuration: round_seconds(trial, plan.is_cpu) for trial in trials if trial.feasible},
-        0 if plan.no_risk or ledger.unfinished else max(0, RISKS - len(ledger.risks)),
-        probes_left,
-        plan.confirmation_rounds,
-        fleet.effects(ledger),
-        ledger.flagged,
+        running=running | begun,
+        calibrations=[*ledger.calibrations.values()] if fleet.pool.is_several else (),
+        device=device if fleet.pool.is_several else "",
+        seconds_left=study.time_left(),
+        repeat_seconds={trial.configuration: round_seconds(trial, plan.is_cpu) for trial in trials if trial.feasible},
+        risks=0 if plan.no_risk or ledger.unfinished else max(0, RISKS - len(ledger.risks)),
+        probes_left=probes_left,
+        min_repeats=min(plan.confirmation_rounds, max(LOOKS)),
+        effects=fleet.effects(ledger),
+        flagged=ledger.flagged,
     )
-
-
-def _last(
-    study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, gap: OptimalityGap | None, probes_left: int
-) -> Job | Done | None:
-    """Next job once nothing is worth its seconds: the answer's losses, and it without what may win nothing.
-
-    Done if it lacks nothing; None while something runs.
-    """
-    plan, trials = study.plan, study.trials
-    if fleet.jobs:
-        return None
-    if simpler := _simpler(study, fleet, able, choice, probes_left):
-        return replace(simpler, gap=gap)
-    answer = best_trial(trials, plan.objective)  # not the choice's winner if its proof is not worth it
-    if compared_with(trials) is None:  # all win by measurements alone
-        answer = next((trial for trial in trials if trial.configuration == choice.winner), answer)
-    if answer is not None and answer.number and plan.confirmation_rounds:
-        if not answer.confirmations and round_seconds(answer, plan.is_cpu) <= study.time_left():
-            message = "measured again, to check memory and losses"
-            return Job(_next_round(fleet, answer), answer.configuration, (*able,), message=message, gap=gap)
-        if (reference := _reference_job(study, able)) is not None:
-            return reference
-    left_out = (PROBES,) * (choice.end is End.TIME)
-    return Done(stop_reason(plan, trials, choice, study.space), left_out, gap)
-
-
-def _simpler(study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, probes_left: int) -> Job | None:
-    """Job of the winner without the changes of the user's settings that seem to win nothing.
-
-    Its probe, or a round if it is measured and its speed-up not shown. None if it has no such changes, or there is no time or
-    budget for it.
-    """
-    sampler, trials = study.sampler, study.trials
-    if choice.winner in (None, study.space.baseline) or choice.seconds > study.time_left():
-        return None
-    if choice.end is End.TIME or not isinstance(sampler, PhysicsSampler) or len(trials) < FIRST_PROBES:
-        return None
-    simpler = sampler.simpler(trials, choice.winner)
-    if (trial := next((trial for trial in trials if trial.configuration == simpler), None)) is None:
-        if simpler is None or probes_left <= 0 or choice.end not in (End.GAIN, End.WORTH):
-            return None
-        return Job(Slot(study.ledger.next_number), simpler, (*able,))
-    may_win = trial.feasible and not trial.measurement.ended_early and not trial.disqualified_reason
-    is_proof = may_win and not is_shown(trial, compared_with(trials))
-    is_left = len(trial.confirmations) < study.plan.confirmation_rounds
-    if not (is_proof and is_left and round_seconds(trial, study.plan.is_cpu) <= study.time_left()):
-        return None
-    message = "measured again, as it changes less"
-    return Job(_next_round(fleet, trial), trial.configuration, (*able,), message=message)
-
-
-def _opening(study: Study, running: Sequence[Configuration]) -> Configuration | None:
-    """The configuration to probe before a sampler is asked.
-
-    The baseline; if that does not fit, the least change that may; and for Optuna's samplers other precisions.
-    """
-    first, *others = openings(study.space)
-    if study.trials and (change := _substitute(study, running)) is not None:
-        return change
-    wanted = [first] if isinstance(study.sampler, PhysicsSampler) else [first, *others]
-    left = (each for each in wanted if each not in running and implied_by(each, study.trials) is None)
-    return next(left, None)
 
 
 def _substitute(study: Study, running: Sequence[Configuration]) -> Configuration | None:
     """The least change of a baseline that does not fit which is not probed yet; None if one fits, and after MOST_TRIED."""
     trials, baseline = study.trials, study.space.baseline
-    if not trials[0].lacked_memory or substitute(trials) is not None:
+    if not trials[0].lacked_memory or study.standing.substitute is not None:
         return None
     changes = [*changes_of(study.space)]
     probed = [
@@ -273,31 +351,19 @@ def _substitute(study: Study, running: Sequence[Configuration]) -> Configuration
 # Measured again ------------------------------------------------------------------------------------------------
 
 
-def _next_round(fleet: Fleet, trial: Trial) -> Slot:
-    """The slot of a trial's next confirmation round; the first one has the number 1.
-
-    The losses of all first ones are compared.
-    """
-    taken = {*trial.rounds, *(job.slot.round for job in fleet.jobs if job.slot.number == trial.number)}
-    return Slot(trial.number, next(number for number in range(1, len(taken) + 2) if number not in taken))
-
-
-def _round(study: Study, fleet: Fleet, job: Job) -> Job:
-    """The round with its time and how it is measured; or its answer, if it cannot run."""
-    trials, number = study.trials, job.slot.round
-    trial = next(trial for trial in trials if trial.number == job.slot.number)
-    composed = _is_composed(study, trial)
-    return replace(
-        job,
-        whole_speed=_whole_speed(trial, number, JOIN.join(job.devices)) if composed else None,
-        seconds=study.plan.time.cut(math.inf),
-        answer=needs_too_much(trials, trial) or _too_few_devices(fleet, trial.configuration),
-    )
+def _round(study: Study, fleet: Fleet, run: Run) -> Run | Known:
+    """The round, and how it is measured; or its measurement, if it cannot run."""
+    trial = next(trial for trial in study.trials if trial.number == run.slot.number)
+    known = needs_too_much(study.trials, trial) or _too_few_devices(fleet, trial.configuration)
+    if known is not None:
+        return Known(run.slot, run.configuration, run.risk, run.gap, measurement=known)
+    speed = _whole_speed(trial, run.slot.round, JOIN.join(run.devices)) if _is_composed(study, trial) else None
+    return replace(run, whole_speed=speed)
 
 
 def _is_composed(study: Study, trial: Trial) -> bool:
     """True if long steps of a round run few micro-steps: once the trial, the fastest and the baseline have losses to compare."""
-    best = leader(study.trials, study.plan.objective)
+    best = study.standing.leader
     compared = [trial, *study.trials[:1], *([best] if best else [])]
     return all(whole_rounds(each) for each in compared if each.feasible)
 
@@ -324,59 +390,42 @@ def _whole_speed(trial: Trial, round_number: int, device: str) -> Interval | Non
 
 def _reference(study: Study) -> Configuration | None:
     """The next training of the losses' reference; None if none is needed or can be had."""
-    return next_reference(study.plan, study.trials, study.ledger.references, study.products)
+    return next_reference(study.plan, study.standing, study.ledger.references, study.products)
 
 
-def _reference_job(study: Study, able: Sequence[str]) -> Job | None:
+def _reference_step(study: Study) -> Run | Known | None:
     """The next training of the losses' reference.
 
     None if its losses are known, not needed or cannot be had, or there is no time for them.
     """
-    trials, ledger = study.trials, study.ledger
     reference = _reference(study)
-    if reference is None:
+    if reference is None or any(slot.kind is SlotKind.REFERENCE for slot in study.ledger.out_of_time):
         return None
-    ran = sorted({number for trial in trials for number in whole_rounds(trial)})
-    jobs = (_reference_in(study, able, reference, number) for number in ran)
-    if any(slot.kind is SlotKind.REFERENCE for slot in ledger.out_of_time):
-        return None
-    return next(filter(None, jobs), None)
+    ran = sorted({number for trial in study.trials for number in whole_rounds(trial)})
+    steps: Iterator[Run | Known | None] = (_reference_in(study, reference, number) for number in ran)
+    return next((step for step in steps if step is not None), None)
 
 
-def _reference_in(study: Study, able: Sequence[str], reference: Configuration, number: int) -> Job | None:
-    """The reference's training in this round; None as in `_reference_job`."""
+def _reference_in(study: Study, reference: Configuration, number: int) -> Run | Known | None:
+    """The reference's training in this round; None as in `_reference_step`."""
     plan, trials, ledger = study.plan, study.trials, study.ledger
     trained = ledger.references.get(number)
     if trained is not None and trained.asked == reference.values:
         return None
-    answer = implied_by(reference, trials)
-    job = Job(Slot(0, number, SlotKind.REFERENCE), reference, (*able,))
+    answer, slot = implied_by(reference, trials), Slot(0, number, SlotKind.REFERENCE)
     if answer is not None and answer.configuration == reference and number in whole_rounds(answer):
-        return replace(job, answer=answer.confirmations[answer.rounds.index(number)])
-    if not is_wanted(plan, trials, ledger.references, number):
+        return Known(slot, reference, measurement=answer.confirmations[answer.rounds.index(number)])
+    if not is_wanted(plan, study.standing, ledger.references, number):
         return None
     if answer is not None and not answer.measurement.feasible:
-        return replace(job, answer=answer.measurement)
+        return Known(slot, reference, measurement=answer.measurement)
     if study.reference_seconds() > plan.time.seconds_left():
         return None
     message = f"{NAMES[str(reference.values['precision'])]}'s losses in round {number}"
-    return replace(job, message=message, losses=loss_steps(trials, number), seconds=plan.time.cut(math.inf))
+    return Run(slot, reference, message=message, losses=loss_steps(trials, number))
 
 
 def missing_losses(study: Study) -> list[int]:
     """The rounds in which the losses' reference is still to be trained, as there was no time."""
     wanted = bool(study.trials) and _reference(study)
     return sorted(rounds_unreferred(study.trials, study.ledger.references)) if wanted else []
-
-
-# Devices -------------------------------------------------------------------------------------------------------
-
-
-def _calibration(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | None:
-    """Let an idle device repeat what another one did, if nothing compares them yet and that ends in time."""
-    time, repeated = study.plan.time, fleet.calibration_trial(study.ledger)
-    if _out_of_time(study) or (repeated and repeated.measurement.probe_seconds > time.seconds_left()):
-        return None
-    seconds = time.cut(math.inf)
-    jobs = (fleet.calibration_job(device, study.ledger, study.space, seconds) for device in idle)
-    return next(filter(None, jobs), None)

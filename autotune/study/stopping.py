@@ -3,15 +3,16 @@
 import math
 
 from autotune.core.stop_reason import StopKind, StopReason
-from autotune.core.trial import Trial
-from autotune.sampler.policy import CONFIDENCE, Choice, End, run_seconds
+from autotune.judge.standing import Standing
+from autotune.sampler.gains import run_seconds
+from autotune.sampler.policy import CONFIDENCE, PATIENCE, Choice, End
 from autotune.space.search_space import SearchSpace
-from autotune.study.objective import leader
 from autotune.study.plan import Plan
 
 
-def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space: SearchSpace) -> StopReason:
+def stop_reason(plan: Plan, standing: Standing, choice: Choice, space: SearchSpace) -> StopReason:
     """The reason for which nothing more is measured."""
+    trials = standing.trials
     match choice.end:
         case End.TIME:
             return time_is_over(plan)
@@ -22,12 +23,14 @@ def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space: SearchSp
             # Other settings are tried around the best of the core settings alone, once anything fits.
             is_part = space.core and len(trials) < space.size and any(trial.feasible for trial in trials)
             return choice.stop or StopReason(StopKind.CORE_TESTED if is_part else StopKind.ALL_TESTED)
-        case End.WORTH if (reason := _not_worth_it(plan, trials, choice)) is not None:
+        case End.WORTH if (reason := _not_worth_it(plan, standing, choice)) is not None:
             return reason
     numbers, of_any = (
         {"margin": plan.margin, "confidence": CONFIDENCE, "untested": choice.untried},
         choice.max_gain_if_fits,
     )
+    if choice.end is End.DRY:
+        return StopReason(StopKind.NOTHING_BETTER, numbers | {"trials": PATIENCE, "max_gain_if_fits": of_any})
     if of_any <= plan.margin:
         return StopReason(StopKind.NOTHING_TO_WIN, numbers)
     kind = StopKind.NOTHING_LIKELY_TO_WIN if choice.max_gain > 0 else StopKind.NOTHING_LIKELY_TO_FIT
@@ -43,9 +46,9 @@ def time_is_over(plan: Plan) -> StopReason:
     return StopReason(StopKind.LITTLE_TIME, limit | {"left_s": left}, trial)
 
 
-def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> StopReason | None:
+def _not_worth_it(plan: Plan, standing: Standing, choice: Choice) -> StopReason | None:
     """The training is too short for another probe to pay; it is an hour without announced steps."""
-    best = leader(trials, plan.objective)
+    best = standing.leader
     if best is None or best.final.step_time_s is None:
         return None
     numbers = {"training_s": run_seconds(plan.training_steps, best.final.step_time_s), "probe_s": choice.seconds}
@@ -53,4 +56,4 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> StopReason
         return StopReason(StopKind.NOT_WORTH_AN_HOUR, numbers)
     promising = f"{choice.promising} (not measured)" if choice.promising else "what you have"
     numbers["training_steps"] = plan.training_steps
-    return StopReason(StopKind.NOT_WORTH_IT, numbers, fastest=promising if len(trials) == 1 else "")
+    return StopReason(StopKind.NOT_WORTH_IT, numbers, fastest=promising if len(standing.trials) == 1 else "")

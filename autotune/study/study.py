@@ -11,6 +11,7 @@ from autotune.core.kept import OF_NUMERICS, KeptSetting
 from autotune.core.note import Note, NoteKind
 from autotune.core.slot import Slot
 from autotune.core.units import finite
+from autotune.judge.standing import Standing
 from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler
 from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
@@ -73,6 +74,11 @@ class Study:
         return self.ledger.trials
 
     @property
+    def standing(self) -> Standing:
+        """What the measured trials say."""
+        return self.ledger.standing
+
+    @property
     def products(self) -> Mapping[str, float]:
         """Precision -> floating-point operations / second of the device, if they are known."""
         return self.warm_start.arithmetic.products
@@ -99,7 +105,7 @@ class Study:
 
     def reference_seconds(self, rounds: int = 1) -> float:
         """Seconds that the trainings of the losses' reference are expected to take in this number of next rounds."""
-        return reference_seconds(self.plan, self.trials, self.ledger.references, self.products, rounds)
+        return reference_seconds(self.plan, self.standing, self.ledger.references, self.products, rounds)
 
     def time_left(self) -> float:
         """Seconds for measurements, of those that are left.
@@ -107,7 +113,7 @@ class Study:
         Without what the answer's checks are expected to take if there is time for them.
         """
         left = self.plan.time.seconds_left()
-        checks_s = finishing_seconds(self.trials, self.plan.objective) + self.reference_seconds()
+        checks_s = finishing_seconds(self.standing) + self.reference_seconds()
         return left - checks_s if checks_s < left else left
 
     def progress(self, kind: ProgressKind, **what: Any) -> Progress:
@@ -115,14 +121,13 @@ class Study:
         plan, ledger = self.plan, self.ledger
         return Progress(
             kind,
-            tuple(self.trials),
-            plan.objective,
+            self.standing,
             max_gain=finite(ledger.gap.max_gain_if_fits) if ledger.gap else None,
             probes_left=max(0, plan.probes(self.trials) - len(self.trials)),
             seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
             seconds_to_go=seconds_to_go(
                 plan,
-                self.trials,
+                self.standing,
                 kind not in (ProgressKind.FINISHING, ProgressKind.DONE),
                 ledger.pace,
                 self.reference_seconds(),

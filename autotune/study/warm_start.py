@@ -39,19 +39,12 @@ TRACED = 500
 """Combinations of values that are traced at most, half a minute to minutes; the others have the estimate of one nearby."""
 
 
-def trace_ahead(
-    study: Study,
-    host: Host,
-    environment: Environment,
-    workload: Workload,
-    base: Mapping[str, Any],
-    stack: ExitStack,
-) -> Callable[[], MemoryModel] | None:
+def trace_ahead(study: Study, host: Host, context: Context, stack: ExitStack) -> Callable[[], MemoryModel] | None:
     """Begin the traces of a search on a GPU, in the background of the baseline's measurement.
 
     What is returned waits for them. None if they are to be made by `warm_up`: on a CPU they would disturb what is measured.
     """
-    plan = study.plan
+    plan, environment, workload = study.plan, context.environment, context.workload
     is_begun = bool(study.trials) or plan.n_trials == 1
     if environment.is_cpu or environment.cpu_count < AHEAD_CORES or workload.user_objects or is_begun:
         return None
@@ -65,7 +58,7 @@ def trace_ahead(
     def traced_there() -> MemoryModel:
         with closing(other):
             try:
-                return traced(other, workload, environment, needs, base, seconds)
+                return traced(other, workload, environment, needs, context.arguments, seconds)
             except ProbeHostFailed as error:
                 raise TracingFailed(error.message, error.advice) from error
 
@@ -75,24 +68,22 @@ def trace_ahead(
 def warm_up(
     study: Study,
     host: Host,
-    environment: Environment,
-    workload: Workload,
-    base: Mapping[str, Any],
+    context: Context,
     past: Sequence[Calibration] = (),
     traces: Callable[[], MemoryModel] | None = None,
 ) -> list[Note]:
     """Estimate memory and speed of what is untried, for the sampler and the report; returns notes for people.
 
-    Not if no time is left to try anything. past: see `build_warm_start`. traces: of `trace_ahead`.
+    Not if no time is left to try anything. past: results of other studies on this device. traces: of `trace_ahead`.
     """
-    space, plan = study.space, study.plan
+    space, plan, environment, base = study.space, study.plan, context.environment, context.arguments
     if not time_for_a_probe(plan, study.trials):
         return []
     if plan.sampler == "physics":
-        warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past, traces)
-        study.start_from(warm_start)
+        made = build_warm_start(host, environment, context.workload, space, base, plan.allowed_bytes, traces)
+        study.start_from(replace(made, prior=informed(made.prior, space, past)))
     elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
-        arithmetic = count_operations(host, environment, workload, space, base, traces)
+        arithmetic = count_operations(host, context, space, traces)
         study.start_from(replace(study.warm_start, arithmetic=arithmetic))
     _keep_peaks(study)
     unknown = study.warm_start.unknown
@@ -106,10 +97,9 @@ def build_warm_start(
     space: SearchSpace,
     base: Mapping[str, Any],
     allowed_bytes: int,
-    past: Sequence[Calibration] = (),
     traces: Callable[[], MemoryModel] | None = None,
 ) -> WarmStart:
-    """Start of the sampler `physics`. past: results of other studies on this device. traces: begun before.
+    """Start of the sampler `physics`, without results of other studies. traces: begun before.
 
     Of the host's time limit only a share is spent on this.
     """
@@ -132,11 +122,11 @@ def build_warm_start(
     except TracingFailed as failed:
         unknown = failed.message
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
-    informed_prior, arithmetic = informed(prior, space, past), arithmetic_of(model, rates)
+    arithmetic = arithmetic_of(model, rates)
     return WarmStart(
         max(1, allowed_bytes - untouched),
         estimate,
-        informed_prior,
+        prior,
         unknown=unknown,
         untouched_bytes=untouched,
         peak=partial(_peak, model),
@@ -175,17 +165,13 @@ def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arit
 
 
 def count_operations(
-    host: Host,
-    environment: Environment,
-    workload: Workload,
-    space: SearchSpace,
-    base: Mapping[str, Any],
-    traces: Callable[[], MemoryModel] | None = None,
+    host: Host, context: Context, space: SearchSpace, traces: Callable[[], MemoryModel] | None = None
 ) -> Arithmetic:
     """The same for a search that needs no estimates: of all weights, and of each adapter that can be proposed."""
+    environment, base = context.environment, context.arguments
     left_s = ESTIMATED * host.time_limit.seconds_left()
     try:
-        model = traces() if traces else traced(host, workload, environment, _adapters(space), base, left_s)
+        model = traces() if traces else traced(host, context.workload, environment, _adapters(space), base, left_s)
     except TracingFailed:
         return Arithmetic()
     left_s = ESTIMATED * host.time_limit.seconds_left()

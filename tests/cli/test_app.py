@@ -88,7 +88,9 @@ def test_studies_show_no_speed_up_that_was_not_measured(tmp_path: Path) -> None:
     """`about` as in the headline, and words where the user's settings are kept."""
     slow, fast = makers.trial(0, 10.0, confirmed=10.0), makers.configuration(16)
     makers.result([slow, makers.trial(1, 5.0, of=fast, confirmed=5.0)]).save(tmp_path / "reports" / "kept")
-    makers.result([makers.trial(0, 10.0), makers.trial(1, 20.0, of=fast)]).save(tmp_path / "reports" / "rough")
+    makers.result([makers.trial(0, 10.0), makers.trial(1, 20.0, of=fast)], complete=False).save(
+        tmp_path / "reports" / "rough"
+    )
     one_step = makers.trial(0, steps=makers.trial(0).measurement.steps[:1])
     makers.result([one_step]).save(tmp_path / "reports" / "vague")
     rows = {line.split()[0]: line for line in run(["studies"], tmp_path)[1].splitlines()}

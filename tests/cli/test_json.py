@@ -17,8 +17,9 @@ from autotune.cli.app import app
 from autotune.cli.common import ErrorReporter
 from autotune.commands import search
 from autotune.core.errors import StorageFailed
+from autotune.judge.standing import Standing
 from autotune.study.plan import Progress, ProgressKind, Watch
-from tests.makers import trial
+from tests.makers import standing_of, trial
 from tests.probe.processes import bounded
 from tests.terminals import environment_with
 
@@ -111,8 +112,12 @@ def test_who_interrupts_is_told_what_is_kept_and_how_to_resume(
 ) -> None:
     def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
         with contextlib.redirect_stdout(sys.stderr):
-            watch(Progress(ProgressKind.PREPARING, (), message="estimating memory"))
-        watch(Progress(ProgressKind.STOPPING, (trial(0), trial(3, 20.0)), folder=studies / "reports" / "first"))
+            watch(Progress(ProgressKind.PREPARING, Standing(), message="estimating memory"))
+        watch(
+            Progress(
+                ProgressKind.STOPPING, standing_of((trial(0), trial(3, 20.0))), folder=studies / "reports" / "first"
+            )
+        )
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "search", interrupted)

@@ -33,6 +33,9 @@ from tests.trainers import CHECKPOINTING
 
 NOTHING_LEFT = StopReason(StopKind.ALL_TESTED)
 
+LIMITED = tuning_request("gpt2-mini", 48, device="cpu", timeout="10m")
+"""Of a search that may have had no time for a proof."""
+
 
 def nothing() -> TuningResult:
     return result([Trial(0, configuration(), out_of_memory(configuration()))])
@@ -41,8 +44,8 @@ def nothing() -> TuningResult:
 def kept(**facts: Any) -> TuningResult:
     """A study in which nothing was shown to be faster than the user's settings."""
     trials = [
-        trial(0, 10.0, of=configuration(8), confirmed=10.0, spread=0.2),
-        trial(1, 11.0, of=configuration(16, workers=2), confirmed=11.0, spread=0.2),
+        trial(0, 10.0, of=configuration(8), confirmed=10.0),
+        trial(1, 11.0, of=configuration(16, workers=2), confirmed=11.0, apart=0.02),
     ]
     return result(trials, **facts)
 
@@ -114,7 +117,10 @@ def with_losses(*flagged: int, notes: tuple[Note, ...] = (), **facts: Any) -> Tu
             with_losses(notes=(Note(NoteKind.BASELINE_FAILS),)),
             "Losses not compared with fp32's: your own settings do not run",
         ),
-        (result([trial(0), trial(1, 40.0)]), "Losses not compared with fp32's: nothing was measured again"),
+        (
+            result([trial(0), trial(1, 40.0)], request=LIMITED),
+            "Losses not compared with fp32's: nothing was measured again",
+        ),
         (result(complete=False), "Losses not compared with fp32's: the search did not come to its end"),
     ],
     ids=["flagged", "not compared", "no rounds", "interrupted"],
@@ -429,6 +435,7 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
             trial(1, 40.0, of=configuration(16), observed_warnings=warned("a busy machine", "others held memory")),
             trial(2, 30.0, of=configuration(4), observed_warnings=warned("of no interest")),
         ],
+        request=LIMITED,
         study_warnings=warned("others held memory"),
         numerics=Numerics(falling, {1: {1: Curve((9.0,) * 4)}}),
     )

@@ -220,6 +220,6 @@ def test_a_cluster_may_have_more_devices_than_this_machine_has_cores(monkeypatch
         raise Begun
 
     monkeypatch.setattr("autotune.commands.search._on_ray", lambda *_: contextlib.nullcontext([Device()] * 99))
-    monkeypatch.setattr("autotune.commands.study.run", begin)
+    monkeypatch.setattr("autotune.commands.setup.open_setup", begin)
     with pytest.raises(Begun):
         autotune.search("bert-mini", 16, executor="ray", devices=99, cores_per_device=9, **MINIMAL)

@@ -26,11 +26,10 @@ from autotune.core.stop_reason import StopKind, stop_reason_of
 from autotune.probe import ProbeOptions
 from autotune.study.finish import finish
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_trial
 from autotune.study.study import Study
-from tests.makers import ALLOWED, machine, space, warned
+from tests.makers import ALLOWED, machine, space, standing_of, warned
 from tests.replay_probe import ReplayProbe
 
 
@@ -293,4 +292,4 @@ def test_nothing_is_rehearsed_after_a_wish_to_stop_in_the_last_round(tmp_path: P
     probe = Pressing(at=last)
     events = stopped(tmp_path / "stopped", probe)
     assert len(probe.inner.asked) == last
-    assert best_trial(events[-1].trials, "samples_per_second") is not None
+    assert standing_of(events[-1].trials).answer is not None

@@ -87,7 +87,7 @@ def test_what_is_unknown_has_no_figure() -> None:
         [Trial(0, configuration(), out_of_memory(configuration(), refused_bytes=2**44))],
         [trial(0, peak_device_bytes=None)],
         [Trial(0, configuration(), completed(configuration(), peak_bytes=2000 * 2**20, allowed_bytes=1000 * 2**20))],
-        [trial(0, 1e-6), trial(1, 2e6, of=configuration(48))],
+        [trial(0, 1e-6, confirmed=1e-6), trial(1, 2e6, of=configuration(48), confirmed=2e6)],
     ],
     ids=["one", "one step", "no memory", "much memory", "unknown peak", "over", "far apart"],
 )
@@ -131,8 +131,8 @@ def test_what_fits_is_where_it_was_measured_and_the_rest_is_counted() -> None:
     over = completed(configuration(24), 70.0, 1050 * MIB, allowed_bytes=ALLOWED)
     study = result(
         [
-            trial(0, 10.0, 300 * MIB),
-            trial(1, 40.0, 800 * MIB, of=configuration(16)),
+            trial(0, 10.0, 300 * MIB, confirmed=10.0),
+            trial(1, 40.0, 800 * MIB, of=configuration(16), confirmed=40.0),
             Trial(2, configuration(48), out_of_memory(configuration(48))),
             Trial(3, configuration(24), over),
         ]
@@ -147,7 +147,8 @@ def test_what_fits_is_where_it_was_measured_and_the_rest_is_counted() -> None:
 
 
 def test_what_is_allowed_is_a_line_if_it_is_near() -> None:
-    study = result([trial(0, 10.0, 600 * MIB), trial(1, 20.0, 500 * MIB, of=configuration(16))])
+    fast = trial(1, 20.0, 500 * MIB, of=configuration(16), confirmed=20.0)
+    study = result([trial(0, 10.0, 600 * MIB, confirmed=10.0), fast])
     far = replace(study, allowed_bytes=100 * ALLOWED)
     ((_, _, line),) = panel_of(speed_against_memory, study).lines
     assert [x for x, _ in line] == pytest.approx([1000, 1000])
@@ -231,7 +232,11 @@ def losses(numerics: Numerics, trials: Sequence[Trial] = ()) -> Figure:
 
 def test_answer_and_band_have_their_names_and_nothing_else_is_drawn() -> None:
     numerics = Numerics(falling(), {3: falling(1.001), 5: falling(0.0)})
-    trials = [trial(0), trial(3, 20.0, of=configuration(precision="bf16")), trial(5, of=configuration(optimizer="sgd"))]
+    trials = [
+        trial(0, confirmed=10.0),
+        trial(3, 20.0, of=configuration(precision="bf16"), confirmed=20.0),
+        trial(5, of=configuration(optimizer="sgd")),
+    ]
     figure = losses(numerics, trials)
     assert {"answer", "fp32, 3 seeds", "loss"} <= set(texts(figure.svg))
     band, line = panel_of(loss_curves, replace(result(trials), numerics=numerics)).lines
@@ -270,7 +275,8 @@ def test_if_nothing_won_the_fastest_that_learns_differently_is_drawn() -> None:
     ],
 )
 def test_no_losses_are_too_strange_to_draw(numerics: Numerics, is_drawn: bool) -> None:
-    study = replace(result([trial(0), trial(1, 20.0, of=configuration(16))]), numerics=numerics)
+    trials = [trial(0, confirmed=10.0), trial(1, 20.0, of=configuration(16), confirmed=20.0)]
+    study = replace(result(trials), numerics=numerics)
     assert bool(loss_curves(study)) == is_drawn
 
 

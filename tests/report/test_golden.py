@@ -9,6 +9,7 @@ import pytest
 from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.note import Note, NoteKind
+from autotune.core.request import tuning_request
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.exports import exports
 from autotune.report.notebook import notebook_html
@@ -66,7 +67,10 @@ REPORTS = {
     "plain": result(),
     "rich": with_setup(RICH, **RICH_SETUP),
     "kept": result([trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 5.0, of=FAST, confirmed=5.0)]),
-    "not_proven": result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)]),
+    "not_proven": result(
+        [trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)],
+        request=tuning_request("gpt2-mini", 48, device="cpu", timeout="10m"),
+    ),
     "nothing_fits": result([Trial(0, SLOW, out_of_memory(SLOW))]),
 }
 

@@ -56,7 +56,8 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
 def test_every_cell_of_the_table_is_that_of_trials_csv(tmp_path: Path) -> None:
     of = configuration()
     once = trial(3, steps=trial(3).measurement.steps[:1])  # its interval has no end
-    study = result([trial(0, confirmed=10.0), Trial(1, of, out_of_memory(of)), trial(2, 12.3456789), once])
+    fast = trial(2, 12.3456789, confirmed=12.3456789)
+    study = result([trial(0, confirmed=10.0), Trial(1, of, out_of_memory(of)), fast, once])
     read, written = table_of(Read((study.save(tmp_path) / "report.html").read_text())), lines_of(tmp_path)
     assert len(read) == len(written) == 4
     assert sorted(read, key=lambda row: row["number"]) == [{name: line[name] for name in read[0]} for line in written]
@@ -141,7 +142,8 @@ def test_parts_of_memory_add_up_to_the_measured_peak() -> None:
 
 
 def test_a_dot_plot_of_many_shows_the_fastest_and_both_special_ones() -> None:
-    study = result([trial(number, 10.0 + number, of=configuration(16)) for number in range(40)])
+    speeds = [10.0 + number for number in range(40)]
+    study = result([trial(n, speed, of=configuration(16), confirmed=speed) for n, speed in enumerate(speeds)])
     plot = charts.dot_plot(study)
     assert plot
     assert len(plot.rows) == charts.MOST_DOTS

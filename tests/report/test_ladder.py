@@ -21,10 +21,10 @@ def labels(rungs: list[Rung]) -> list[str]:
 
 def test_the_longest_way_through_measured_trials_is_taken() -> None:
     trials = [
-        trial(0, 10.0, of=BASE),
+        trial(0, 10.0, of=BASE, confirmed=10.0),
         trial(1, 14.0, of=BF16),
         trial(2, 15.0, of=BOTH),
-        trial(3, 50.0, of=ALL),
+        trial(3, 50.0, of=ALL, confirmed=50.0),
         trial(4, 20.0, of=BY_THE_WAY),
         Trial(5, configuration(16), out_of_memory(configuration(16))),
     ]
@@ -36,10 +36,8 @@ def test_the_longest_way_through_measured_trials_is_taken() -> None:
 
 
 def test_settings_that_no_trial_changed_alone_share_a_rung() -> None:
-    assert labels(ladder(result([trial(0, 10.0, of=BASE), trial(1, 20.0, of=ALL)]))) == [
-        "the Trainer's defaults",
-        "16x3, bf16, 2 workers",
-    ]
+    trials = [trial(0, 10.0, of=BASE, confirmed=10.0), trial(1, 20.0, of=ALL, confirmed=20.0)]
+    assert labels(ladder(result(trials))) == ["the Trainer's defaults", "16x3, bf16, 2 workers"]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +65,8 @@ def explained(end: Trial) -> dict[str, object]:
 
 
 def test_what_explain_measured_replaces_the_trials_where_it_is_of_this_answer() -> None:
-    best = trial(1, 20.0, of=BOTH)
-    study = result([trial(0, 10.0, of=BASE), best])
+    best = trial(1, 20.0, of=BOTH, confirmed=20.0)
+    study = result([trial(0, 10.0, of=BASE, confirmed=10.0), best])
     rungs = ladder(replace(study, explanation=explained(best)))
     assert labels(rungs) == ["the Trainer's defaults", "bf16", "16x3"]
     assert [rung.trial for rung in rungs] == [None, None, None]

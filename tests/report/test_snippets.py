@@ -103,7 +103,7 @@ def test_a_model_that_no_name_loads_is_a_comment_and_no_answer_has_no_form() -> 
 
 def script(of: Workload, **settings: str) -> list[str]:
     """Lines for a script of an answer of these settings, without those that read the arguments."""
-    trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **settings))]
+    trials = [trial(0, confirmed=10.0), trial(1, 20.0, of=configuration(16, **settings), confirmed=20.0)]
     lines = script_lines("reports/study", result(trials, workload=of))
     ast.parse("\n".join(lines))
     return lines[4:]

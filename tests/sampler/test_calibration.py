@@ -13,7 +13,7 @@ from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.sampler.policy import FIRST_TRIED, Why
 from autotune.sampler.prior import Learned, Prior
 from autotune.space.settings import CostChange, WorkFactors
-from tests.makers import ALLOWED, MIB, out_of_memory, space
+from tests.makers import ALLOWED, MIB, out_of_memory, space, standing_of
 from tests.replay_probe import recorded
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"))
@@ -35,7 +35,9 @@ def tried(*precisions: str) -> list[Trial]:
     return [trial(number, candidate) for number, candidate in enumerate(ones)]
 
 
-EXPECTED = Prior(half_speed=0.0, work={"precision": {"fp32": WorkFactors(), "bf16": WorkFactors(arithmetic=0.6)}})
+EXPECTED = Prior(
+    half_speed=0.0, believed=1.0, work={"precision": {"fp32": WorkFactors(), "bf16": WorkFactors(arithmetic=0.6)}}
+)
 KNOWN = WarmStart(ALLOWED, estimate, EXPECTED)
 
 
@@ -83,7 +85,7 @@ def test_what_was_only_seen_together_stays_open() -> None:
         sampler = PhysicsSampler(SPACE, warm_start)
         trials: list[Trial] = []
         while len(trials) < FIRST_TRIED:
-            choice = sampler.choose(trials)
+            choice = sampler.choose(standing_of(trials))
             assert choice.configuration is not None
             assert choice.why is Why.NEW
             trials.append(trial(len(trials), choice.configuration))

@@ -8,13 +8,15 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Outcome, Trial
+from autotune.judge.claim import LOOKS
+from autotune.judge.standing import each_measured
 from autotune.sampler.candidates import POOL, pool
-from autotune.sampler.claim import EACH
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import MEASUREMENT, PhysicsSampler, Situation, WarmStart, each_measured
+from autotune.sampler.physics import MEASUREMENT, PhysicsSampler, WarmStart
 from autotune.sampler.policy import Why
+from autotune.sampler.situation import Situation
 from autotune.space.search_space import SearchSpace
-from tests.makers import ALLOWED, MIB, machine, space
+from tests.makers import ALLOWED, MIB, machine, space, standing_of
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2))
 
@@ -31,7 +33,7 @@ def searched(sampler: PhysicsSampler, most: int = 40) -> list[Trial]:
     """The trials of a search of the small world, one measurement after the other, until there are so many."""
     trials, now_s = list[Trial](), 0.0
     while len(trials) < most:
-        choice = sampler.choose(trials)
+        choice = sampler.choose(standing_of(trials))
         if choice.configuration is None:
             break
         measured = replace(machine(choice.configuration), started_s=now_s)
@@ -64,10 +66,10 @@ def test_nothing_is_tried_that_learns_as_what_cannot_win_for_its_losses() -> Non
         Trial(1, faster, machine(faster), disqualified_reason="its loss differs"),
     ]
     sampler = PhysicsSampler(SPACE, KNOWLEDGE)
-    choice = sampler.choose(tried)
+    choice = sampler.choose(standing_of(tried))
     assert choice.configuration is not None
     assert choice.configuration.values["precision"] == "bf16", "the sampler knows of nothing against the fastest"
-    choice = sampler.choose(tried, Situation(flagged=[faster]))
+    choice = sampler.choose(standing_of(tried), Situation(flagged=[faster]))
     assert choice.configuration is not None
     assert choice.why is Why.NEW
     assert choice.configuration.values["precision"] == "fp32"
@@ -78,11 +80,11 @@ def test_a_search_begins_with_the_baseline_and_ends_with_the_fastest_measured_be
     trials = searched(sampler)
     assert trials[0].configuration == SPACE.baseline
     assert all(trial.measurement.outcome is not Outcome.OUT_OF_MEMORY for trial in trials)
-    end = sampler.choose(trials)
+    end = sampler.choose(standing_of(trials))
     winner = next(trial for trial in trials if trial.configuration == end.winner)
     assert machine(winner.configuration).samples_per_second == machine(fastest()).samples_per_second
-    assert len(winner.measurements) >= EACH
-    assert len(trials[0].measurements) >= EACH
+    assert len(winner.confirmations) >= min(LOOKS)
+    assert len(trials[0].confirmations) >= min(LOOKS)
     assert end.claim is not None
     assert end.claim.low <= machine(fastest()).samples_per_second / machine(SPACE.baseline).samples_per_second
     assert 1 < end.claim.low < end.claim < end.claim.high
@@ -100,7 +102,7 @@ def test_devices_that_repeat_what_others_did_tell_how_they_differ_and_prove_noth
 
     trials = [on("0", 0, base, 1.0), on("1", 1, better, 1.1)]
     repeat = on("1", 0, base, 1.1)
-    assert sampler.choose(trials, Situation(calibrations=[repeat], device="0")).claim is None
+    assert sampler.choose(standing_of(trials), Situation(calibrations=[repeat], device="0")).claim is None
     costs = sampler._model_with([base, better], [], (SPACE,))
     before, after = (costs.costs(each_measured(some)) for some in (trials, [*trials, repeat]))
     ahead = [
@@ -155,11 +157,11 @@ def test_a_change_that_wins_nothing_is_tried_without_and_one_that_counts_is_not(
         both,
     ]
     trials = [Trial(number, item, machine(item)) for number, item in enumerate(seen)]
-    sampler.choose(trials)
-    assert sampler.simpler(trials, both) == larger
-    assert sampler.simpler([*trials, Trial(6, larger, machine(larger))], both) == larger, "measured or not"
-    assert sampler.simpler(trials, larger) is None
-    assert sampler.simpler(trials, SPACE.baseline) is None
+    sampler.choose(standing_of(trials))
+    assert sampler.simpler(standing_of(trials), both) == larger
+    assert sampler.simpler(standing_of([*trials, Trial(6, larger, machine(larger))]), both) == larger, "measured or not"
+    assert sampler.simpler(standing_of(trials), larger) is None
+    assert sampler.simpler(standing_of(trials), SPACE.baseline) is None
 
 
 # As a sampler of Optuna's ---------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def test_asked_by_optuna_it_samples_what_the_search_chooses() -> None:
                 optuna.create_trial(value=1.0, params=given[0], distributions=given[1], user_attrs=attributes)
             )
         asked = configuration_of(SPACE, study.ask(distributions(SPACE)).params)
-        assert asked == PhysicsSampler(SPACE, KNOWLEDGE).choose(first).configuration
+        assert asked == PhysicsSampler(SPACE, KNOWLEDGE).choose(standing_of(first)).configuration
 
 
 def test_a_failed_trial_is_not_sampled_again_and_one_without_a_measurement_is_an_error() -> None:

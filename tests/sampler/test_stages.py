@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from autotune.core import Configuration, Trial
+from autotune.judge.observation import Observation, observed
 from autotune.sampler.candidates import BEST, POOL, narrowed, stages
-from autotune.sampler.observation import Observation, observed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
-from tests.makers import ALLOWED, machine, space
+from tests.makers import ALLOWED, machine, space, standing_of
 from tests.sampler.test_physics import estimate, large, tried_by
 
 CORE = ("micro_batch_size", "precision")
@@ -43,25 +43,27 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
     assert not any(outside[:3])
     baseline = Trial(0, among.baseline, machine(among.baseline))
     core = narrowed(among, {"workers": own["workers"], "pin_memory": own["pin_memory"]})
-    assert sampler.choose([baseline]).untried == len(list(core)) - 1
+    assert sampler.choose(standing_of([baseline])).untried == len(list(core)) - 1
     assert any(outside[3:])
     assert len(set(tried)) == 8
 
 
 def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> None:
     knowledge = WarmStart(ALLOWED, estimate, core_probes=50)
-    small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
+    small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), pin_memory=(False, True)), core=CORE)
     sampler = PhysicsSampler(small, knowledge)
-    tried = tried_by(sampler, 5)
-    assert {candidate.values["workers"] for candidate in tried} > {small.baseline.values["workers"]}
+    tried = tried_by(sampler, 4)
+    assert {candidate.values["pin_memory"] for candidate in tried} == {False, True}
 
 
 def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
-    values = {**large().values, "workers": tuple(range(64))}
-    huge = replace(large(), values=values, core=(*CORE, "checkpointing"))
+    base = large().baseline
+    own = replace(base, settings=(*base.settings, ("empty_cache_steps", 0)))
+    values = {**large().values, "empty_cache_steps": tuple(range(64))}
+    huge = replace(large(), values=values, baseline=own, core=(*CORE, "checkpointing"))
     sampler = PhysicsSampler(huge, WarmStart(ALLOWED, estimate))
     tried = tried_by(sampler, 3)
-    choice = sampler.choose([Trial(number, item, machine(item)) for number, item in enumerate(tried)])
+    choice = sampler.choose(standing_of([Trial(number, item, machine(item)) for number, item in enumerate(tried)]))
     assert choice.configuration in huge
     assert choice.configuration not in tried
     assert 1000 < choice.untried <= POOL

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
+from autotune.judge.standing import Standing
 from autotune.service.records import Search
 from autotune.service.roots import Roots
 from autotune.service.runner import Events
@@ -33,13 +34,15 @@ def sent(study: TuningResult, trials: int | None = None) -> list[dict[str, Any]]
     lines = io.StringIO()
     events = Events(lines)
     events.run = "1"
-    events.watch(Progress(ProgressKind.PREPARING, (), message="reading device, model and data"))
+    events.watch(Progress(ProgressKind.PREPARING, Standing(), message="reading device, model and data"))
     first = tuple(replace(trial, confirmations=()) for trial in study.trials[:trials])
     for number, trial in enumerate(first):
         running = {"number": trial.number, "configuration": trial.configuration, "max_gain": 0.21}
-        events.watch(Progress(ProgressKind.PROBING, first[:number], probes_left=len(study.trials) - number, **running))
+        events.watch(
+            Progress(ProgressKind.PROBING, Standing(first[:number]), probes_left=len(study.trials) - number, **running)
+        )
     done = first if trials else tuple(study.trials)
-    events.watch(Progress(ProgressKind.FINISHING, done, message="writing the report"))
+    events.watch(Progress(ProgressKind.FINISHING, Standing(done), message="writing the report"))
     return [json.loads(line)["event"] for line in lines.getvalue().splitlines() if line]
 
 

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from autotune.core import Outcome, Trial
+from autotune.judge.standing import Standing
 from autotune.report.live.terminal import table
 from autotune.report.live.text import gain_text, lead_text, now_text, to_go_text
 from autotune.report.live.views import print_line
@@ -16,7 +17,7 @@ from autotune.service.runner import Events
 from autotune.service.view import View
 from autotune.study.plan import Progress, ProgressKind
 from autotune.study.schedule import MESSAGES
-from tests.makers import completed, configuration, ended, out_of_memory, trial, warned
+from tests.makers import completed, configuration, ended, out_of_memory, standing_of, trial, warned
 
 TRIALS = (
     trial(0, 40.0),
@@ -30,7 +31,7 @@ def progress(kind: ProgressKind, number: int, trials: tuple[Trial, ...] = TRIALS
     trial = trials[number]
     return Progress(
         kind=kind,
-        trials=trials[: number + (kind == "trial")] if kind in ("probing", "trial") else trials,
+        standing=standing_of(trials[: number + (kind == "trial")] if kind in ("probing", "trial") else trials),
         number=number,
         configuration=trial.configuration,
         trial=trial if kind in ("trial", "confirmed") else None,
@@ -49,11 +50,11 @@ def with_round(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 
 
 SEARCH = (
-    Progress(ProgressKind.PREPARING, (), message="estimating memory"),
+    Progress(ProgressKind.PREPARING, Standing(), message="estimating memory"),
     *(progress(kind, number) for number in range(4) for kind in (ProgressKind.PROBING, ProgressKind.TRIAL)),
     progress(ProgressKind.CONFIRMING, 3, message=MESSAGES[Why.COMPARE]),
     progress(ProgressKind.CONFIRMED, 3, with_round(TRIALS)),
-    Progress(ProgressKind.FINISHING, with_round(TRIALS), message="comparing losses"),
+    Progress(ProgressKind.FINISHING, standing_of(with_round(TRIALS)), message="comparing losses"),
 )
 
 
@@ -95,7 +96,7 @@ def test_the_table_and_the_lines_below_are_the_same(width: int) -> None:
 
 def test_a_trial_cannot_win_for_as_long_as_the_search_says_so() -> None:
     barred = (*TRIALS[:3], replace(TRIALS[3], disqualified_reason="the rounds were too short"))
-    begin = Progress(ProgressKind.PREPARING, (), message="reading device, model and data")
+    begin = Progress(ProgressKind.PREPARING, Standing(), message="reading device, model and data")
     search = (*SEARCH[:-1], progress(ProgressKind.CONFIRMING, 3, barred), begin, progress(ProgressKind.PROBING, 3))
     reasons = [[trial.disqualified_reason for trial in shown.trials[3:]] for shown in remote(search)]
     assert reasons[-4:] == [[""], ["the rounds were too short"], ["the rounds were too short"], [""]]

@@ -18,19 +18,18 @@ from autotune.core.stop_reason import TIMES, StopKind, StopReason
 from autotune.core.time_limit import GRACE, TimeLimit
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, Work, carried_out
+from autotune.judge.dominance import implied_by
 from autotune.probe import Probe, ProbeOptions
 from autotune.sampler.optuna_samplers import OptunaSampler
-from autotune.sampler.policy import PROVEN
-from autotune.space.dominance import implied_by
+from autotune.sampler.proof import MOST_BEGUN
 from autotune.space.settings import learning_differences
 from autotune.study.finish import missing_proof
 from autotune.study.fleet import Fleet
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
 from autotune.study.schedule import missing_losses
 from autotune.study.study import Study
-from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space, warned
+from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space, standing_of, warned
 
 OBJECTIVES = ("samples_per_second", "tokens_per_second")
 LOSSES = tuple(9 - 0.05 * step for step in range(12))
@@ -39,7 +38,7 @@ EPOCH_S = 1e9
 """Seconds since the epoch at which a world begins."""
 
 LIKELY = {StopKind.NOTHING_TO_WIN, StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT}
-BY_GAINS = LIKELY | {StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_AN_HOUR}
+BY_GAINS = LIKELY | {StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_AN_HOUR, StopKind.NOTHING_BETTER}
 """Kinds of ends that follow from random draws."""
 
 
@@ -284,16 +283,15 @@ def check(world: World, study: Study, fleet: Fleet, end: StopReason | Exception)
     numbers = sorted([*(trial.number for trial in trials), *ledger.unfinished])
     assert not trials or numbers == [*range(len(numbers))] or ledger.out_of_time or world.has_ranks, numbers
     assert len(trials) <= plan.probes(trials)
-    each = PROVEN * max(2, plan.confirmation_rounds)
     for trial in trials:
         rounds = trial.rounds
-        assert len(rounds) <= each + 1, f"trial {trial.number} has {len(rounds)} rounds"
+        assert len(rounds) <= MOST_BEGUN + 1, f"trial {trial.number} has {len(rounds)} rounds"
         assert plan.confirmation_rounds or not rounds
     if len(trials) == 1 and trials[0].feasible:
         assert not trials[0].confirmations, "measured against nobody"
     if plan.time.seconds is not None:
         assert world.clock_s <= (1 + GRACE) * plan.time.seconds + 1, "far too late"
-    best = best_trial(trials, plan.objective)
+    best = standing_of(trials).answer
     if best is not None:
         assert best.feasible
         assert not best.measurement.ended_early

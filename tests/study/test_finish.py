@@ -13,7 +13,6 @@ from autotune.probe import ProbeOptions
 from autotune.space.search_space import SearchSpace
 from autotune.study.finish import KEPT, check_sanity, finish
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial
 from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Plan
 from autotune.study.study import Study
@@ -71,7 +70,7 @@ def finished(study: Study, train: Any) -> SanityCheck | None:
 
 
 def winner(study: Study) -> Configuration:
-    best = best_trial(study.trials, "samples_per_second")
+    best = study.standing.answer
     assert best is not None
     return best.configuration
 
@@ -93,7 +92,7 @@ def test_who_learns_nothing_wins_only_where_that_is_allowed(tmp_path: Path) -> N
     barred = [trial for trial in study.trials if trial.disqualified_reason]
     assert {trial.configuration.values["precision"] for trial in barred} == {"bf16"}
     assert any("learns as trial" in trial.disqualified_reason for trial in barred if not trial.confirmations)
-    best = best_trial(study.trials, "samples_per_second")
+    best = study.standing.answer
     assert best is not None
     assert best.confirmed
     study = searched(tmp_path / "allowed", Losses("bf16"), allow_loss_difference=True)
@@ -119,7 +118,7 @@ def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path
 
 def test_a_training_that_outlasts_the_time_is_ended_and_tried_again_by_the_next_run(tmp_path: Path) -> None:
     study = searched(tmp_path)
-    time = SimulatedTime(1.2 * finishing_seconds(study.trials, "samples_per_second"))
+    time = SimulatedTime(1.2 * finishing_seconds(study.standing))
     study.plan = replace(study.plan, time=time)
     assert finished(study, TimedTrainings(time, Trainings(), 1000.0)) is None
     assert study.ledger.left_out == ["evaluation and checkpoint"]

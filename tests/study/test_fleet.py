@@ -15,16 +15,15 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
+from autotune.sampler.clock import DIFFER
 from autotune.sampler.optuna_samplers import OptunaSampler
-from autotune.sampler.physics import Situation
-from autotune.sampler.scales import DIFFER
+from autotune.sampler.situation import Situation
 from autotune.space.search_space import SearchSpace
 from autotune.study.fleet import Fleet, device_effects
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial, is_shown
 from autotune.study.plan import Plan, Watch
 from autotune.study.study import Study
-from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
+from tests.makers import ALLOWED, completed, configuration, out_of_memory, space, standing_of
 
 PLAN = Plan(n_trials=50, objective="samples_per_second", allowed_bytes=ALLOWED)
 
@@ -59,8 +58,8 @@ def searched(folder: Path, probes: dict[str, Probe], **plan: int | str) -> tuple
 def test_the_answer_is_proven_on_one_device_or_across_and_all_devices_measure_the_baseline(tmp_path: Path) -> None:
     study, fleet = searched(tmp_path, {"a": device(1.0), "b": device(1.0)})
     assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
-    best, baseline = best_trial(study.trials, "samples_per_second"), study.trials[0]
-    assert is_shown(best, baseline)
+    best, baseline = study.standing.answer, study.trials[0]
+    assert standing_of([baseline, best]).is_shown(best)
     both = ({measured.device for measured in trial.measurements} for trial in (best, baseline))
     assert set.intersection(*both)
     assert {study.trials[0].measurement.device, *study.ledger.calibrations} == {"a", "b"}
@@ -147,10 +146,10 @@ def test_ranks_take_devices_from_the_pool_in_probes_and_rounds(tmp_path: Path) -
         (1, False),
         (2, True),
     }
-    best = best_trial(study.trials, "samples_per_second")
+    best = study.standing.answer
     assert best.configuration.data_parallel_size == 2
     assert best.confirmed
-    assert is_shown(best, study.trials[0])
+    assert study.standing.is_shown(best)
     assert {frozenset(measured.device.split(" + ")) for measured in best.confirmations} == {frozenset("ab")}
 
 
@@ -158,10 +157,10 @@ def test_ranks_that_lost_a_device_cannot_run_on_the_one_that_is_left_and_can_onc
     study = with_ranks(tmp_path, lambda tried, _: tried.data_parallel_size == 2)
     (wide,) = [trial for trial in study.trials if trial.configuration.data_parallel_size == 2]
     assert wide.measurement.outcome is Outcome.UNSUPPORTED
-    assert best_trial(study.trials, "samples_per_second").configuration.data_parallel_size == 1
+    assert study.standing.answer.configuration.data_parallel_size == 1
     study = with_ranks(tmp_path)
     assert all(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
-    assert best_trial(study.trials, "samples_per_second").configuration.data_parallel_size == 2
+    assert study.standing.answer.configuration.data_parallel_size == 2
 
 
 def test_a_search_without_a_device_fails(tmp_path: Path) -> None:
@@ -176,7 +175,7 @@ def test_a_search_that_lost_all_devices_goes_on_with_one_that_returns(tmp_path: 
     pool = ThreadPool(probes, lambda _: None, lambda _: next(returns), lambda name: name == "b")
     study = run(tmp_path, pool, space(), watch=lambda progress: seen.append(progress.message))
     assert pool.left_out.keys() == {"a"}
-    assert best_trial(study.trials, "samples_per_second").confirmed
+    assert study.standing.answer.confirmed
     assert {trial.measurement.device for trial in study.trials} == {"b"}
     assert [message for message in seen if "waiting" in message]
 
@@ -185,13 +184,13 @@ def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
     """A slow device has to reach as much as it shares of the other's speed, less what is not known of that."""
     study, fleet = searched(tmp_path, {"a": device(1.0), "b": device(0.93)}, n_trials=3)
     ledger = study.ledger
-    ledger.trials = [replace(study.trials[0], confirmations=())]
+    ledger.standing = standing_of([replace(study.trials[0], confirmations=())])
     first = study.trials[0].measurement.device
     other = "b" if first == "a" else "a"
     (mean, own), (of_first, its) = (fleet.effects(ledger)[name] for name in (other, first))
 
     def share(name: str) -> float:
-        return fleet.share_reached(ledger, "samples_per_second", name)
+        return fleet.share_reached(ledger, name)
 
     assert share(first) == 1.0
     assert share(other) == pytest.approx(math.exp(mean - of_first - 1.96 * math.hypot(own, its)))
@@ -234,5 +233,5 @@ def test_an_optuna_sampler_is_told_what_a_mean_device_would_have_measured(tmp_pa
     sampler = study.sampler
     assert isinstance(sampler, OptunaSampler)
     slow = Trial(0, tried, replace(completed(tried, 10.0), device="slow"))
-    sampler.choose([slow], Situation(effects={"slow": (-0.07, 0.01)}))
+    sampler.choose(standing_of([slow]), Situation(effects={"slow": (-0.07, 0.01)}))
     assert sampler.study.trials[0].value == pytest.approx(10.0 * math.exp(0.07))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from autotune.core import Outcome
 from autotune.core.slot import Slot, SlotKind
+from autotune.judge.dominance import TOO_FEW_DEVICES
 from autotune.probe.order import ORDER
-from autotune.space.dominance import TOO_FEW_DEVICES
-from autotune.study.job import Job
+from autotune.study.job import Run
 from autotune.study.ledger import Ledger
 from autotune.study.plan import Plan
 from tests.makers import ALLOWED, completed, ended, out_of_memory, space
@@ -48,14 +48,14 @@ def take(ledger: Ledger, step: str, how: object) -> None:
     numbers = [trial.number for trial in ledger.trials]
     last = max([0, *(number for trial in ledger.trials for number in trial.rounds)])
     if step == "begin" and (number := ledger.next_number) < len(TRIED):
-        ledger.begin(Job(Slot(number), TRIED[number], risk=how))  # type: ignore[arg-type]
+        ledger.begin(Run(Slot(number), TRIED[number], risk=how))  # type: ignore[arg-type]
     elif step == "record" and ledger.unfinished:
         number, tried = next(iter(ledger.unfinished.items()))
         ledger.record(Slot(number), tried, completed(tried) if how or not number else out_of_memory(tried))
     elif step == "round" and numbers:
         number, tried = numbers[-1], TRIED[numbers[-1]]
         taken = ledger.trials[-1].rounds
-        ledger.begin(Job(Slot(number, len(taken) + 1), tried))
+        ledger.begin(Run(Slot(number, len(taken) + 1), tried))
         ledger.record(Slot(number, len(taken) + 1), tried, completed(tried))
     elif step == "reference" and last:
         ledger.record(Slot(0, last, SlotKind.REFERENCE), TRIED[0], completed(TRIED[0], losses=(1.0, 0.5)))
@@ -82,7 +82,7 @@ def test_without_the_baseline_nothing_is_compared_and_it_is_measured_first(tmp_p
 
 def test_what_was_begun_is_known_by_its_proposal_if_its_order_is_cut_off(tmp_path: Path) -> None:
     ledger = measured(tmp_path, 1)
-    ledger.begin(Job(Slot(1), TRIED[1], risk=0.45))
+    ledger.begin(Run(Slot(1), TRIED[1], risk=0.45))
     (tmp_path / "probes" / "0001" / ORDER).write_text('{"configuration"')
     again = Ledger.read(tmp_path, PLAN)
     assert (again.unfinished, again.risks, again.next_number) == ({1: TRIED[1]}, {1: 0.45}, 2)
@@ -98,7 +98,7 @@ def test_a_trial_of_which_nothing_can_be_read_keeps_its_number(tmp_path: Path) -
 
 def test_what_there_was_no_time_for_is_left_to_a_later_search(tmp_path: Path) -> None:
     ledger = measured(tmp_path, 1)
-    ledger.begin(Job(Slot(1), TRIED[1]))
+    ledger.begin(Run(Slot(1), TRIED[1]))
     ledger.give_up(Slot(1), "the time limit of 60 s is reached")
     assert (ledger.unfinished, [*ledger.out_of_time]) == ({}, [Slot(1)])
     again = Ledger.read(tmp_path, PLAN)

@@ -8,7 +8,7 @@ from autotune.core import Configuration, Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.note import Note, NoteKind
 from autotune.study.loss_check import compare_losses, disqualify_flagged
-from tests.makers import completed, configuration, ended
+from tests.makers import completed, configuration, ended, standing_of
 from tests.makers import trial as made
 
 FALLING = tuple(9 - 0.05 * step for step in range(12))
@@ -30,18 +30,18 @@ def trained(trial: Trial, precision: str) -> Trial:
 def test_a_baseline_in_16_bits_is_compared_with_itself_in_fp32_too() -> None:
     own = configuration(precision="bf16")
     trials = [trained(ran(0, FLAT, own), "bf16"), ran(1, FALLING, configuration(16))]
-    numerics = compare_losses(trials, {1: replace(completed(own), losses=FALLING, round=1)})
+    numerics = compare_losses(standing_of(trials), {1: replace(completed(own), losses=FALLING, round=1)})
     assert numerics is not None
     assert (bool(numerics.flag(0)), bool(numerics.flag(1))) == (True, False)
 
 
 def test_where_fp32_does_not_fit_the_baseline_takes_its_place_and_without_either_nothing_is_compared() -> None:
     trials = [ran(0, FALLING), ran(1, FLAT)]
-    numerics = compare_losses(trials, {1: ended(Outcome.OUT_OF_MEMORY)})
+    numerics = compare_losses(standing_of(trials), {1: ended(Outcome.OUT_OF_MEMORY)})
     assert numerics is not None
     assert (numerics.reference, *numerics.notes) == ("the baseline", Note(NoteKind.LOSSES_NEED_MEMORY, detail="fp32"))
     assert numerics.flag(1)
-    assert compare_losses([made(0)], {}) is None
+    assert compare_losses(standing_of([made(0)]), {}) is None
 
 
 def test_without_the_baseline_and_anything_more_exact_that_fits_nothing_is_compared_and_it_is_told_why() -> None:
@@ -52,7 +52,7 @@ def test_without_the_baseline_and_anything_more_exact_that_fits_nothing_is_compa
         "memory": {1: ended(Outcome.OUT_OF_MEMORY, asked={"precision": "tf32"})},
         "deadline": {1: ended(Outcome.TIMED_OUT)},
     }.items():
-        numerics = compare_losses(trials, known)
+        numerics = compare_losses(standing_of(trials), known)
         assert numerics is not None
         problems[what] = numerics.problem.removeprefix("your own settings do not run here, and ")
         assert barred(list(trials), numerics) == ["", ""]
@@ -74,7 +74,7 @@ def test_rounds_of_composed_steps_which_train_other_samples_are_no_part_of_the_c
         replace(trial, confirmations=(trial.confirmations[0], replace(trial.confirmations[1], **composed)))
         for trial in trials
     ]
-    numerics = compare_losses(trials, {})
+    numerics = compare_losses(standing_of(trials), {})
     assert numerics is not None
     assert [*numerics.references] == [*numerics.curves[1]] == [1]
     assert not numerics.flag(1)
@@ -84,7 +84,7 @@ def test_rounds_of_composed_steps_which_train_other_samples_are_no_part_of_the_c
 def test_losses_that_the_trainer_adds_up_over_micro_steps_are_averaged(adds_up: bool) -> None:
     four, one = configuration(12), configuration(48)
     added = tuple(4 * loss for loss in FALLING) if adds_up else FALLING
-    numerics = compare_losses([ran(0, added, four), ran(1, FALLING, one)], {})
+    numerics = compare_losses(standing_of([ran(0, added, four), ran(1, FALLING, one)]), {})
     assert numerics is not None
     assert numerics.notes == (Note(NoteKind.LOSSES_ADDED_UP),) * adds_up
     assert not numerics.flag(1)
@@ -101,7 +101,7 @@ def barred(trials: list[Trial], numerics: Numerics, require_parity: bool = False
 def test_what_is_flagged_is_barred_and_what_learns_as_it_does_but_never_the_baseline() -> None:
     bf16 = [configuration(size, precision="bf16") for size in (8, 16)]
     trials = [ran(0, FALLING), ran(1, FLAT, bf16[0]), made(2, of=bf16[1]), made(3, of=configuration(16))]
-    numerics = compare_losses(trials, {})
+    numerics = compare_losses(standing_of(trials), {})
     assert numerics is not None
     reasons = barred(trials, numerics)
     assert (reasons[0], reasons[3]) == ("", "")
@@ -114,14 +114,14 @@ def test_what_is_flagged_is_barred_and_what_learns_as_it_does_but_never_the_base
 
 def test_what_a_later_round_clears_may_win_again() -> None:
     trials = [ran(0, FALLING), replace(ran(1, FALLING), disqualified_reason="of the first round")]
-    numerics = compare_losses(trials, {})
+    numerics = compare_losses(standing_of(trials), {})
     assert numerics is not None
     assert barred(trials, numerics) == ["", ""]
 
 
 def test_parity_is_required_of_what_cannot_be_told() -> None:
     trials = [ran(0, FLAT), ran(1, FLAT)]
-    numerics = compare_losses(trials, {})
+    numerics = compare_losses(standing_of(trials), {})
     assert numerics is not None
     assert barred(list(trials), numerics) == ["", ""]
     assert "too short to tell" in barred(list(trials), numerics, require_parity=True)[1]

@@ -9,12 +9,12 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, read_json, write_json
 from autotune.core.slot import Slot
+from autotune.judge.dominance import baseline_notes, implied_by
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
-from autotune.space.dominance import baseline_notes, implied_by
 from autotune.space.settings import SETTINGS
 from autotune.study import measure as measuring
-from autotune.study.job import Job
+from autotune.study.job import Run
 from autotune.study.measure import (
     LONGEST_BASELINE_S,
     REPEATS,
@@ -28,7 +28,7 @@ from autotune.study.measure import (
 )
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, trial, warned
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, standing_of, trial, warned
 from tests.replay_probe import ReplayProbe
 
 OF = configuration()
@@ -59,8 +59,8 @@ def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
     probe = answering(completed(OF))
     confirmation = fields.pop("confirmation", 0)
     of_job = {name: fields.pop(name) for name in ("seconds", "share") if name in fields}
-    job = Job(Slot(len(trials), confirmation), fields.pop("of", OF), **of_job)
-    measure(folder, plan(**fields), trials, probe, job)
+    job = Run(Slot(len(trials), confirmation), fields.pop("of", OF), **of_job)
+    measure(folder, plan(**fields), standing_of(trials), probe, job)
     return probe.asked[0][1]
 
 
@@ -69,7 +69,7 @@ def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
 
 def test_a_disturbed_measurement_is_made_anew_and_says_why_on_disk_too(tmp_path: Path) -> None:
     probe, before = answering(disturbed(), completed(OF, 10.0)), time.time()
-    measurement = measure(tmp_path, plan(), [trial(0)], probe, Job(Slot(3), OF))
+    measurement = measure(tmp_path, plan(), standing_of([trial(0)]), probe, Run(Slot(3), OF))
     assert len(probe.asked) == 2
     assert probe.asked[0] == probe.asked[1]
     assert measurement.samples_per_second == pytest.approx(10.0)
@@ -99,14 +99,14 @@ def test_what_a_stranger_may_have_brought_about_is_tried_again(
     tmp_path: Path, trials: list[Trial], first: Measurement, probes: int
 ) -> None:
     probe = answering(first, completed(OF))
-    measure(tmp_path, plan(), trials, probe, Job(Slot(len(trials)), OF))
+    measure(tmp_path, plan(), standing_of(trials), probe, Run(Slot(len(trials)), OF))
     assert len(probe.asked) == probes
 
 
 def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_reason(tmp_path: Path) -> None:
     throttled = replace(disturbed(), observed_warnings=warned("throttled"))
     probe = answering(disturbed(), throttled, disturbed(7.0))
-    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
+    measurement = measure(tmp_path, plan(), standing_of([]), probe, Run(Slot(), OF))
     assert len(probe.asked) == 1 + REPEATS == 3
     assert measurement.samples_per_second == pytest.approx(7.0)
     assert measurement.repeated_because == (*FOREIGN, *warned("throttled"))
@@ -117,7 +117,7 @@ def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_rea
 
 
 def test_what_a_probe_left_unwritten_is_on_disk(tmp_path: Path) -> None:
-    measurement = measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(3), OF))
+    measurement = measure(tmp_path, plan(), standing_of([]), answering(completed(OF)), Run(Slot(3), OF))
     assert read_trial(probe_folder(tmp_path, Slot(3)), 3) == Trial(3, OF, measurement)
 
 
@@ -165,7 +165,7 @@ def test_a_disturbed_measurement_lies_there_until_its_repeat_does(tmp_path: Path
 
     path.parent.mkdir(parents=True)
     write_json(path, {"of": "an earlier order"})
-    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
+    measurement = measure(tmp_path, plan(), standing_of([]), probe, Run(Slot(), OF))
     assert seen == [False, True]
     assert measurement.repeated_because == first.observed_warnings
     assert read_json(path)["repeated_because"]
@@ -292,14 +292,12 @@ def test_a_trial_is_judged_by_what_the_baseline_shows(
 def test_a_baseline_is_what_it_shows_and_what_has_no_effect_on_it_is_tried_no_more(tmp_path: Path) -> None:
     own, other = (configuration(precision=precision) for precision in ("fp32", "bf16"))
     shows = {"precision": "float64"}
-    baseline = measure(
-        tmp_path, plan(), [], answering(completed(own, asked=own.values, settings=shows)), Job(Slot(), own)
-    )
+    its = answering(completed(own, asked=own.values, settings=shows))
+    baseline = measure(tmp_path, plan(), standing_of([]), its, Run(Slot(), own))
     assert baseline.feasible
     trials = [Trial(0, own, baseline)]
-    judged = measure(
-        tmp_path, plan(), trials, answering(completed(other, asked=other.values, settings=shows)), Job(Slot(1), other)
-    )
+    its = answering(completed(other, asked=other.values, settings=shows))
+    judged = measure(tmp_path, plan(), standing_of(trials), its, Run(Slot(1), other))
     assert judged.outcome is Outcome.MISCONFIGURED
     ruled_out = configuration(precision="bf16", optimizer="sgd")
     assert implied_by(ruled_out, [*trials, Trial(1, other, judged)]) is not None

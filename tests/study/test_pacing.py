@@ -11,14 +11,14 @@ from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.pacing import (
-    TYPICAL_ROUNDS_ON_A_CPU,
+    TYPICAL_ROUNDS,
     finishing_seconds,
     probes_to_go,
     round_seconds,
     seconds_to_go,
 )
 from autotune.study.plan import Plan
-from tests.makers import GIB, completed, configuration, trial
+from tests.makers import GIB, completed, configuration, standing_of, trial
 
 
 def measured(step_s: float, **facts: Any) -> Measurement:
@@ -49,17 +49,21 @@ def test_a_round_of_long_steps_takes_as_many_as_it_needs_on_either() -> None:
 def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> None:
     plan = Plan(n_trials=5, objective="samples_per_second", allowed_bytes=GIB)
     trials = [trial(0, 10.0, probe_seconds=9.0), trial(1, 20.0, of=configuration(16), probe_seconds=3.0)]
-    check_s = finishing_seconds(trials, plan.objective)
-    proof_s = TYPICAL_ROUNDS_ON_A_CPU * fmean(round_seconds(each, True) for each in trials)
-    assert seconds_to_go(plan, [], True) is None
-    assert seconds_to_go(plan, trials, False) == check_s
+    check_s = finishing_seconds(standing_of(trials))
+    proof_s = TYPICAL_ROUNDS * fmean(round_seconds(each, True) for each in trials)
+    assert seconds_to_go(plan, standing_of([]), True) is None
+    assert seconds_to_go(plan, standing_of(trials), False) == check_s
     all_s = 3 * 3.0 + proof_s + check_s
-    assert seconds_to_go(plan, trials, True) == pytest.approx(all_s)
-    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(all_s), "too few"
-    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0), (4.0, 2.0)]) == pytest.approx(2 * all_s)
+    assert seconds_to_go(plan, standing_of(trials), True) == pytest.approx(all_s)
+    assert seconds_to_go(plan, standing_of(trials), True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(all_s), (
+        "too few"
+    )
+    assert seconds_to_go(plan, standing_of(trials), True, pace=[(20.0, 9.0), (4.0, 3.0), (4.0, 2.0)]) == pytest.approx(
+        2 * all_s
+    )
     timed = replace(plan, time=TimeLimit(5.0))
-    assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)
-    assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
+    assert seconds_to_go(timed, standing_of([]), True) == pytest.approx(4.5, abs=0.4)
+    assert seconds_to_go(timed, standing_of(trials), True) == pytest.approx(4.5, abs=0.4)
 
 
 @pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 9), (12, "physics", 2), (12, "tpe", 8)])

@@ -18,8 +18,8 @@ from autotune.report.evidence import measurement_lines
 from autotune.space.search_space import SearchSpace
 from autotune.space.utilization import Arithmetic
 from autotune.study.finish import finish
+from autotune.study.job import Known
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial
 from autotune.study.pacing import (
     LONG_STEP_S,
     can_be_composed,
@@ -36,9 +36,9 @@ from autotune.study.reference import (
     rounds_unreferred,
     why_none,
 )
-from autotune.study.schedule import _reference_job
+from autotune.study.schedule import _reference_step
 from autotune.study.study import Study
-from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, space
+from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, space, standing_of
 
 SPEED = "samples_per_second"
 H100 = {"fp32": 45e12, "tf32": 180e12, "bf16": 400e12}
@@ -90,9 +90,9 @@ def trial(number: int, of: Configuration, step_s: float = 1.0, rounds: int = 0, 
     [("fp32", []), ("tf32", ["fp32"]), ("fp16", ["fp32", "tf32"]), ("bf16_weights", ["fp32", "tf32", "bf16"])],
 )
 def test_the_baseline_is_compared_with_itself_in_what_is_more_exact(trained: str, wanted: list[str]) -> None:
-    found = references([trial(0, in_(trained))], SPEED, ON_GPU.precisions)
+    found = references(standing_of([trial(0, in_(trained))]), ON_GPU.precisions)
     assert [*found] == wanted
-    without = references([trial(0, in_(trained))], SPEED, ("fp32", "bf16"))
+    without = references(standing_of([trial(0, in_(trained))]), ("fp32", "bf16"))
     assert [*without] == [precision for precision in wanted if precision != "tf32"], "a device without TF32"
     assert all(of == in_(precision) for precision, of in found.items())
 
@@ -100,15 +100,15 @@ def test_the_baseline_is_compared_with_itself_in_what_is_more_exact(trained: str
 def test_where_the_baseline_does_not_run_the_leader_stands_in_with_the_baselines_optimizer() -> None:
     baseline = Trial(0, configuration(48, optimizer="adafactor"), ended(Outcome.OUT_OF_MEMORY))
     leader = trial(1, in_("bf16_weights"))
-    found = references([baseline, leader], SPEED, ON_GPU.precisions)
+    found = references(standing_of([baseline, leader]), ON_GPU.precisions)
     assert [*found] == ["fp32", "tf32", "bf16"]
     assert {(of.micro_batch_size, of.values["optimizer"]) for of in found.values()} == {(8, "adafactor")}
-    assert references([baseline], SPEED) == {}
+    assert references(standing_of([baseline])) == {}
 
 
 def chosen(trials: list[Trial], *known: Measurement, products: Mapping[str, float] = H100) -> str | None:
     by_round = dict(enumerate(known, 1))
-    found = next_reference(ON_GPU, trials, by_round, products)
+    found = next_reference(ON_GPU, standing_of(trials), by_round, products)
     return None if found is None else str(found.values["precision"])
 
 
@@ -118,7 +118,9 @@ def test_tf32_is_the_reference_if_fp32_takes_longer_than_a_rivals_round() -> Non
     assert chosen([trial(0, in_("bf16_frozen", 2, 64), 8.0)]) == "tf32"
     assert chosen([long], products={"fp32": 45e12, "bf16": 400e12}) == "fp32", "a card without TF32"
     assert chosen([trial(0, in_("bf16"), 0.05)]) == "fp32"
-    assert next_reference(PLAN, [long], {}, H100) == in_("fp32", 2, 64), "a device on which TF32 does not work"
+    assert next_reference(PLAN, standing_of([long]), {}, H100) == in_("fp32", 2, 64), (
+        "a device on which TF32 does not work"
+    )
 
 
 def ran_as(precision: str, outcome: Outcome = Outcome.COMPLETED) -> Measurement:
@@ -135,7 +137,7 @@ def test_after_a_reference_that_does_not_fit_or_takes_too_long_the_next_is_tried
     assert chosen(trials, ran_as("fp32", Outcome.CRASHED)) is None
     above = replace(ran_as("fp32"), allocator_retries=1)
     assert chosen(trials, above) == "bf16", "it completed, but without the memory that it needs"
-    assert why_none(trials, {1: above}, SPEED) == Note(NoteKind.LOSSES_NEED_MEMORY, detail="fp32")
+    assert why_none(standing_of(trials), {1: above}) == Note(NoteKind.LOSSES_NEED_MEMORY, detail="fp32")
     assert chosen(trials, ran_as("tf32"), ran_as("tf32", Outcome.TIMED_OUT)) == "tf32", "as in other rounds"
 
 
@@ -146,17 +148,19 @@ def test_on_a_gpu_it_trains_once_and_again_only_for_a_trial_that_shares_no_round
     trials = [trial(0, in_("bf16"), rounds=3), trial(1, in_("bf16", 16), rounds=3)]
     known = {1: ran_as("fp32")}
     assert rounds_unreferred(trials, {}) == {1}
-    assert [number for number in (1, 2, 3) if is_wanted(ON_GPU, trials, known, number)] == []
+    assert [number for number in (1, 2, 3) if is_wanted(ON_GPU, standing_of(trials), known, number)] == []
     late = replace(trials[1], number=2, confirmations=(replace(trials[1].confirmations[0], round=4),))
     assert rounds_unreferred([*trials, late], known) == {4}
-    assert is_wanted(ON_GPU, [*trials, late], known, 4)
+    assert is_wanted(ON_GPU, standing_of([*trials, late]), known, 4)
 
 
 def test_on_a_cpu_it_trains_in_every_round_unless_it_takes_longer_than_a_rivals() -> None:
     trials = [trial(0, in_("bf16"), 0.1, rounds=2), trial(1, in_("bf16", 16), 0.1, rounds=2)]
-    assert is_wanted(PLAN, trials, {1: replace(ran_as("fp32"), probe_seconds=1.0)}, 2)
-    assert not is_wanted(PLAN, trials, {1: replace(ran_as("fp32"), probe_seconds=60.0)}, 2)
-    assert not is_wanted(PLAN, trials, {1: replace(ran_as("fp32"), probe_seconds=1.0)}, 3), "nothing ran in it"
+    assert is_wanted(PLAN, standing_of(trials), {1: replace(ran_as("fp32"), probe_seconds=1.0)}, 2)
+    assert not is_wanted(PLAN, standing_of(trials), {1: replace(ran_as("fp32"), probe_seconds=60.0)}, 2)
+    assert not is_wanted(PLAN, standing_of(trials), {1: replace(ran_as("fp32"), probe_seconds=1.0)}, 3), (
+        "nothing ran in it"
+    )
 
 
 @pytest.mark.parametrize(("rivals", "steps"), [(30, 10), (7, 7), (2, LEAST_STEPS)])
@@ -170,18 +174,19 @@ def test_a_reference_that_fit_and_does_not_beside_the_new_leader_is_asked_for_on
     """The baseline does not run, so that the reference is made from the leader, which was another one in round 1."""
     study = open_study(tmp_path, space(), PLAN)
     ledger = study.ledger
-    ledger.trials = [
-        Trial(0, in_("bf16"), ended(Outcome.OUT_OF_MEMORY)),
-        trial(1, in_("bf16", 16), 0.1, rounds=2),
-        Trial(2, in_("fp32", 16), ended(Outcome.OUT_OF_MEMORY)),
-    ]
+    ledger.standing = standing_of(
+        [
+            Trial(0, in_("bf16"), ended(Outcome.OUT_OF_MEMORY)),
+            trial(1, in_("bf16", 16), 0.1, rounds=2),
+            Trial(2, in_("fp32", 16), ended(Outcome.OUT_OF_MEMORY)),
+        ]
+    )
     ledger.references = {1: replace(ran_as("fp32"), probe_seconds=1.0)}
-    job = _reference_job(study, [""])
-    assert job is not None
-    assert job.answer is not None
-    assert job.answer.outcome is Outcome.OUT_OF_MEMORY
-    ledger.references[2] = replace(job.answer, asked=job.configuration.values)
-    assert _reference_job(study, [""]) is None
+    step = _reference_step(study)
+    assert isinstance(step, Known)
+    assert step.measurement.outcome is Outcome.OUT_OF_MEMORY
+    ledger.references[2] = replace(step.measurement, asked=step.configuration.values)
+    assert _reference_step(study) is None
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
@@ -190,15 +195,17 @@ def test_a_reference_that_fit_and_does_not_beside_the_new_leader_is_asked_for_on
 def test_what_the_reference_takes_is_in_every_estimate_of_time() -> None:
     trials = [trial(0, in_("bf16"), 0.5), trial(1, in_("bf16", 16), 0.4)]
     expected_s = trials[0].measurement.starting_s + LOSSES.seconds  # ten steps of 0.5 s x 400 / 45 take longer
-    reference_s = reference_seconds(ON_GPU, trials, {}, {"fp32": 45e12, "bf16": 400e12}, rounds=3)
+    reference_s = reference_seconds(ON_GPU, standing_of(trials), {}, {"fp32": 45e12, "bf16": 400e12}, rounds=3)
     assert reference_s == pytest.approx(expected_s)
-    assert reference_seconds(ON_GPU, trials, {1: ran_as("fp32")}, H100, rounds=2) == 0
-    assert reference_seconds(ON_GPU, [trial(0, in_("fp32"))], {}, H100) == 0
-    without = seconds_to_go(ON_GPU, trials, True)
+    assert reference_seconds(ON_GPU, standing_of(trials), {1: ran_as("fp32")}, H100, rounds=2) == 0
+    assert reference_seconds(ON_GPU, standing_of([trial(0, in_("fp32"))]), {}, H100) == 0
+    without = seconds_to_go(ON_GPU, standing_of(trials), True)
     assert without is not None
-    assert seconds_to_go(ON_GPU, trials, True, reference_s=reference_s) == pytest.approx(without + reference_s)
-    on_cpu = reference_seconds(PLAN, trials, {}, {}, rounds=3)
-    assert on_cpu == pytest.approx(3 * reference_seconds(PLAN, trials, {}, {}))
+    assert seconds_to_go(ON_GPU, standing_of(trials), True, reference_s=reference_s) == pytest.approx(
+        without + reference_s
+    )
+    on_cpu = reference_seconds(PLAN, standing_of(trials), {}, {}, rounds=3)
+    assert on_cpu == pytest.approx(3 * reference_seconds(PLAN, standing_of(trials), {}, {}))
 
 
 # Rounds of long steps -------------------------------------------------------------------------------------------------
@@ -238,6 +245,7 @@ class Card:
     wrong: str = ""
     asked: list[tuple[int, int, int]] = field(default_factory=list)  # number, round, micro-steps
     losses: list[tuple[str, int, int]] = field(default_factory=list)  # precision, round, steps
+    now: float = 1e9  # on its clock
 
     def __call__(self, of: Configuration, options: ProbeOptions) -> Measurement:
         precision = str(of.values["precision"])
@@ -258,7 +266,9 @@ class Card:
         because = (
             "a step composed of 3 micro-steps took 1.08 times as long" if options.whole_speed and self.error else ""
         )
-        return lasting(of, step_s, run=run, asked=of.values, whole_because=because, **facts)
+        measured = lasting(of, step_s, run=run, asked=of.values, whole_because=because, started_s=self.now, **facts)
+        self.now += measured.probe_seconds
+        return measured
 
 
 def searched(
@@ -302,7 +312,7 @@ def test_long_rounds_run_all_micro_steps_once_and_every_finalist_s_losses_are_co
 def test_rounds_go_back_to_whole_steps_if_composed_ones_do_not_agree_with_them(tmp_path: Path) -> None:
     card = Card(error=0.1)
     study = searched(tmp_path, card, replace(ON_GPU, confirmation_rounds=4))
-    best = best_trial(study.trials, SPEED)
+    best = study.standing.answer
     assert best is not None
     assert {run for number, round_number, run in card.asked if number == 0 and round_number} == {32}
     assert "took 1.08 times as long" in " ".join(measurement_lines(best))

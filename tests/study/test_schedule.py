@@ -3,28 +3,30 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core import Configuration, Measurement, Outcome
 from autotune.core.errors import SearchFailed, TimeIsOver
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopKind, StopReason
+from autotune.core.time_limit import TimeLimit
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
+from autotune.judge.claim import COMPARISONS
+from autotune.judge.standing import Standing
 from autotune.probe import Probe, ProbeOptions
-from autotune.sampler.physics import ALONE, Situation
 from autotune.sampler.policy import RISKS, Choice, End, Why
+from autotune.sampler.situation import ALONE, Situation
 from autotune.space.search_space import SearchSpace
 from autotune.study import fleet as fleets
 from autotune.study.fleet import Fleet
-from autotune.study.job import Done, Job, Wait
+from autotune.study.job import Done, Run, Wait
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial, is_shown
 from autotune.study.plan import Plan
 from autotune.study.schedule import next_job
 from autotune.study.study import Study
@@ -49,10 +51,10 @@ class Proposes:
     def __init__(self, *configurations: Configuration) -> None:
         self.configurations, self.risks = configurations, list[int]()
 
-    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+    def choose(self, standing: Standing, situation: Situation = ALONE) -> Choice:
         """The first that is neither measured nor running; the risks that are offered are noted."""
         self.risks.append(situation.risks)
-        taken = [*(trial.configuration for trial in trials), *situation.running.values()]
+        taken = [*(trial.configuration for trial in standing.trials), *situation.running.values()]
         left = next((each for each in self.configurations if each not in taken), None)
         return Choice(None, end=End.ALL, reason="all were proposed") if left is None else Choice(left, Why.NEW)
 
@@ -165,7 +167,7 @@ def test_a_device_on_which_all_crashes_is_left_out_and_spoils_nothing(tmp_path: 
     fleet = Fleet(threads({name: slowly if name == "a" else broken() for name in names}))
     study = run(tmp_path, fleet, space(), n_trials=12)
     assert {trial.measurement.outcome for trial in study.trials} == {Outcome.COMPLETED}
-    assert best_trial(study.trials, "samples_per_second").confirmed
+    assert study.standing.answer.confirmed
 
 
 @pytest.mark.parametrize("confirmation", [False, True])
@@ -178,11 +180,12 @@ def test_a_device_that_breaks_later_is_left_out(tmp_path: Path, confirmation: bo
         return is_bad
 
     breaks = broken(fails)
-    devices = threads({"a": slowly, "b": breaks})
+    bad = "a" if confirmation else "b"  # rounds run where the baseline did
+    devices = threads({"a": slowly, "b": slowly} | {bad: breaks})
     study = run(tmp_path, devices, space(precision=("fp32", "bf16")), n_trials=12)
     assert all(measured.feasible for trial in study.trials for measured in (trial.measurement, *trial.confirmations))
     assert failed
-    assert {*devices.left_out} <= {"b"}
+    assert {*devices.left_out} <= {bad}
 
 
 def test_what_crashes_on_two_devices_crashed(tmp_path: Path) -> None:
@@ -227,7 +230,7 @@ def on_devices(names: str) -> Fleet:
 def begun(study: Study, fleet: Fleet) -> Slot | None:
     """The slot of the next job, which is then running; None if none begins."""
     step = next_job(study, fleet)
-    if not isinstance(step, Job):
+    if not isinstance(step, Run):
         return None
     study.ledger.begin(step)
     fleet._jobs[step.slot] = step
@@ -269,7 +272,7 @@ def test_once_the_budget_is_used_the_fastest_is_proven_against_the_baseline(tmp_
     study, fleet = opened(tmp_path, 10.0, 20.0, n_trials=2), on_devices(names)
     slots: list[Slot] = []
     while not isinstance(step := next_job(study, fleet), Done):
-        assert isinstance(step, Job)
+        assert isinstance(step, Run)
         slots.append(step.slot)
         study.ledger.begin(step)
         speed = 20.0 if step.slot.number else 10.0
@@ -283,25 +286,28 @@ def test_once_the_budget_is_used_the_fastest_is_proven_against_the_baseline(tmp_
     of_trials = [slot for slot in slots if slot.kind is SlotKind.TRIAL]
     assert all(slot.round for slot in of_trials)
     assert 2 <= len(of_trials) <= 4
-    best = best_trial(study.trials, "samples_per_second")
+    best = study.standing.answer
     assert best.number == 1
-    assert is_shown(best, study.trials[0])
+    assert study.standing.is_shown(best)
     assert step.reason == StopReason(StopKind.BUDGET, {"n_trials": 2, "further_trials": 0})
 
 
-def test_what_is_handed_out_without_a_proof_is_measured_again_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit_s", "answer", "rounds"), [(None, 0, ()), (1e6, 1, (COMPARISONS + 1,))])
+def test_what_a_limited_time_hands_out_without_a_proof_is_measured_again_once(
+    tmp_path: Path, limit_s: float | None, answer: int, rounds: tuple[int, ...]
+) -> None:
     """A proof is not worth its seconds in so short a training; memory and losses are checked all the same."""
 
     def probe(tried: Configuration, options: ProbeOptions) -> Measurement:
-        return completed(tried, 10.0 if tried == space().baseline else 10.5, spread=1e-4, probe_seconds=100.0)
+        return completed(tried, 10.0 if tried == space().baseline else 11.5, spread=1e-4, probe_seconds=100.0)
 
-    plan = replace(PLAN, n_trials=2, sampler="random", training_steps=1000)
+    plan = replace(PLAN, n_trials=2, sampler="random", training_steps=1000, time=TimeLimit(limit_s))
     study = open_study(tmp_path, space(), plan)
     assert search(study, probe).kind is StopKind.BUDGET
     baseline, faster = study.trials
-    assert best_trial(study.trials, plan.objective) == faster
-    assert not is_shown(faster, baseline)
-    assert (baseline.rounds, faster.rounds) == ((), (1,))
+    assert study.standing.answer == study.trials[answer]
+    assert not study.standing.is_shown(faster)
+    assert (baseline.rounds, faster.rounds) == ((), rounds)
 
 
 def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:
@@ -328,35 +334,32 @@ def test_what_failed_on_the_only_device_above_suspicion_runs_on_the_other_one(tm
     failed |= {Slot(2, 1): "b", Slot(3, 1): "b"}
     assert fleet.is_suspect("b")
     step = next_job(study, fleet)
-    assert isinstance(step, Job)
+    assert isinstance(step, Run)
     assert step.devices == ("a",)
     failed[step.slot] = "a"
     again = next_job(study, fleet)
-    assert isinstance(again, Job)
+    assert isinstance(again, Run)
     assert (again.slot, again.devices) == (step.slot, ("b",))
 
 
 def test_what_is_measured_and_changes_less_is_proven_before_the_end_if_it_is_as_fast(tmp_path: Path) -> None:
     among = space(micro_batch_size=(2, 8), workers=(0, 2))
-    study, fleet = opened(tmp_path, among=among, n_trials=4, sampler="physics"), on_devices("a")
+    study, fleet = opened(tmp_path, among=among, n_trials=4, sampler="physics", training_steps=10**6), on_devices("a")
     slow, slow_workers, fast, fast_workers = among
-    order = [(slow, 0), (fast_workers, 0), (fast, 0), (slow_workers, 0), (slow, 1), (fast_workers, 1), (slow, 2)]
-    numbers = {tried: number for number, tried in enumerate((slow, fast_workers, fast, slow_workers))}
+    tried = [slow, fast_workers, fast, slow_workers]
+    order = [*((number, 0) for number in range(4)), (0, 1), (1, 1), (1, 2), (0, 2)]
 
-    def record(slot: Slot, tried: Configuration, begun: float) -> None:
-        speed = 20.0 if tried.micro_batch_size == 8 else 10.0
-        measured = completed(tried, speed, spread=1e-4)
-        study.ledger.record(slot, tried, replace(measured, started_s=begun, probe_seconds=10.0))
+    def record(slot: Slot, begun: float) -> None:
+        speed = 20.0 if tried[slot.number].micro_batch_size == 8 else 10.0
+        measured = completed(tried[slot.number], speed, spread=1e-4)
+        study.ledger.record(slot, tried[slot.number], replace(measured, started_s=begun, probe_seconds=10.0))
 
-    for place, (tried, round_number) in enumerate(order):
-        # Far from all others, that probe shows nothing of the baseline.
-        begun = 1000.0 if (tried, round_number) == (fast, 0) else 10.0 * place
-        record(Slot(numbers[tried], round_number), tried, begun)
-    assert best_trial(study.trials, "samples_per_second").configuration == fast_workers
+    for place, (number, round_number) in enumerate(order):
+        record(Slot(number, round_number), 10.0 * place)
+    assert study.standing.answer.configuration == fast_workers
     jobs = []
-    while isinstance(step := next_job(study, fleet), Job):
+    while isinstance(step := next_job(study, fleet), Run):
         jobs.append(step.slot)
-        record(step.slot, step.configuration, 60.0 + 10.0 * len(jobs))
-    assert jobs[0] == Slot(numbers[fast], 1)
-    assert len(jobs) <= 3
-    assert best_trial(study.trials, "samples_per_second").configuration == fast
+        record(step.slot, 70.0 + 10.0 * len(jobs))
+    assert jobs == [Slot(2, 2), Slot(2, 3), Slot(0, 3)], "a pair with the last of the baseline, and a new one"
+    assert study.standing.answer.configuration == fast

@@ -11,7 +11,7 @@ from autotune.sampler.policy import Choice, End
 from autotune.study.plan import Plan
 from autotune.study.stopping import stop_reason
 from tests.clocks import SimulatedTime
-from tests.makers import ALLOWED, configuration, out_of_memory, space, trial
+from tests.makers import ALLOWED, configuration, out_of_memory, space, standing_of, trial
 
 PLAN = Plan(10, "samples_per_second", ALLOWED, time=TimeLimit(6000.0))
 TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
@@ -100,21 +100,27 @@ def limited(seconds: float, passed: float, **facts: int) -> Plan:
 def test_a_reason_carries_its_kind_what_it_says_is_left_to_win_and_its_text(
     plan: Plan, choice: Choice, kind: StopKind, bound: float | None, text: str
 ) -> None:
-    reason = stop_reason(plan, TRIALS, choice, SPACE)
+    reason = stop_reason(plan, standing_of(TRIALS), choice, SPACE)
     assert (reason.kind, reason.bound, reason.text) == (kind, bound, text)
 
 
 def test_settings_around_the_core_alone_are_not_all_there_is() -> None:
-    assert stop_reason(PLAN, TRIALS[:3], ended(End.ALL), SPACE).text == ALL, "a trial ruled the last one out"
+    assert stop_reason(PLAN, standing_of(TRIALS[:3]), ended(End.ALL), SPACE).text == ALL, (
+        "a trial ruled the last one out"
+    )
     core = replace(SPACE, core=("workers",))
-    part = stop_reason(PLAN, TRIALS[:3], ended(End.ALL), core).text
+    part = stop_reason(PLAN, standing_of(TRIALS[:3]), ended(End.ALL), core).text
     assert part == "all configurations around the best of the core settings have been measured or ruled out"
     starved = [replace(each, measurement=out_of_memory(each.configuration)) for each in TRIALS[:3]]
-    assert stop_reason(PLAN, starved, ended(End.ALL), core).text == ALL
+    assert stop_reason(PLAN, standing_of(starved), ended(End.ALL), core).text == ALL
 
 
 def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
     for promising, told in ((NEXT, f"{NEXT} (not measured)"), (None, "what you have")):
         choice = replace(ended(End.WORTH), promising=promising)
-        assert stop_reason(announced(20), TRIALS[:1], choice, SPACE).text.endswith(f"estimated fastest: {told}")
-    assert "save as much in 1 h 0 min of training" in stop_reason(PLAN, TRIALS, ended(End.WORTH), SPACE).text
+        assert stop_reason(announced(20), standing_of(TRIALS[:1]), choice, SPACE).text.endswith(
+            f"estimated fastest: {told}"
+        )
+    assert (
+        "save as much in 1 h 0 min of training" in stop_reason(PLAN, standing_of(TRIALS), ended(End.WORTH), SPACE).text
+    )

@@ -11,6 +11,7 @@ import pytest
 from autotune.core import Configuration, Environment, Trial, Workload
 from autotune.core.request import tuning_request
 from autotune.core.time_limit import TimeLimit
+from autotune.judge.standing import Standing
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.process.launcher import ProbeHost
@@ -20,7 +21,7 @@ from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import Learned
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import CostChange, WorkFactors
+from autotune.space.settings import Context, CostChange, WorkFactors
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study import warm_start
 from autotune.study.loop import open_study
@@ -38,7 +39,7 @@ from autotune.study.warm_start import (
     warm_up,
 )
 from tests.hurry import RECORDED_HOST
-from tests.makers import MIB, completed, cpu, gpu, space, space_file, trial, workload
+from tests.makers import MIB, completed, cpu, gpu, space, space_file, standing_of, trial, workload
 
 SPACE = """
 parameters:
@@ -66,7 +67,7 @@ def made(
     path = space_file(tmp_path_factory.mktemp("space"), SPACE)
     request = tuning_request("bert-mini", 8, sequence_length=32, device="cpu", space=path)
     space = build_space(request, environment, workload, {})
-    return space, build_warm_start(host, environment, workload, space, {}, 10**9, [PAST])
+    return space, build_warm_start(host, environment, workload, space, {}, 10**9)
 
 
 def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
@@ -132,9 +133,17 @@ def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
     assert knowledge.prior.effects["quantization"]["nf4"].peak_bytes < 0
 
 
-def test_what_is_expected_comes_from_the_past_and_else_from_the_settings(made: tuple[SearchSpace, WarmStart]) -> None:
+def test_what_is_expected_comes_from_the_past(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space(precision=("fp32", "bf16")), PLAN)
+    study.ledger.trials.append(trial(0))
+    with RECORDED_HOST() as host:
+        warm_up(study, host, Context(cpu(), workload()), [PAST])
+    learned = study.warm_start.prior.learned["precision"]["bf16"]
+    assert learned.deviation.micro_step == pytest.approx(-0.4, abs=0.1)
+
+
+def test_what_is_expected_comes_else_from_the_settings(made: tuple[SearchSpace, WarmStart]) -> None:
     prior = made[1].prior
-    assert prior.learned["precision"]["bf16"].deviation.micro_step == pytest.approx(-0.4, abs=0.1)
     assert prior.work["checkpointing"]["full"] == pytest.approx((4 / 3, 4 / 3, 1.0))
     assert prior.work["workers"] == {0: WorkFactors(), 2: WorkFactors()}
     assert 0.1 < prior.half_speed < 100, "a small model on a CPU: a few samples keep it busy"
@@ -193,19 +202,19 @@ def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path)
     peak, seen = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step"), list[Progress]()
     study = open_study(tmp_path, space(), PLAN, WarmStart(10**9, peak=lambda configuration: peak))
     watch = keeping_peaks(seen.append, study)
-    study.ledger.trials.append(trial(0))
-    watch(Progress(ProgressKind.PROBING, ()))
+    study.ledger.standing = standing_of([trial(0)])
+    watch(Progress(ProgressKind.PROBING, Standing()))
     assert not read_peaks(tmp_path)
-    watch(Progress(ProgressKind.TRIAL, ()))
+    watch(Progress(ProgressKind.TRIAL, Standing()))
     assert read_peaks(tmp_path) == {0: peak}
     assert [item.kind for item in seen] == ["probing", "trial"]
 
 
 def test_where_no_time_is_left_for_a_probe_nothing_is_estimated(tmp_path: Path) -> None:
     study = open_study(tmp_path, space(), replace(PLAN, time=TimeLimit(10.0)))
-    study.ledger.trials.append(trial(0, probe_seconds=30.0))
+    study.ledger.standing = standing_of([trial(0, probe_seconds=30.0)])
     with RECORDED_HOST() as host:
-        assert warm_up(study, host, cpu(), Workload("bert", "masked-lm"), {}) == []
+        assert warm_up(study, host, Context(cpu(), Workload("bert", "masked-lm"))) == []
         assert host.orders == []
 
 
@@ -217,14 +226,14 @@ def test_the_traces_of_a_search_on_a_gpu_are_begun_before_its_baseline_and_not_m
     sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no rates are known from another test
-    study = open_study(tmp_path, space(), replace(PLAN, sampler=sampler))
+    study, context = open_study(tmp_path, space(), replace(PLAN, sampler=sampler)), Context(SEVERAL_CORES, workload())
     with RECORDED_HOST() as host, ExitStack() as stack:
-        traces = trace_ahead(study, host, SEVERAL_CORES, workload(), {}, stack)
+        traces = trace_ahead(study, host, context, stack)
         assert traces is not None
         traces()
         assert [order.kind for order in host.orders] == ["trace"]
-        study.ledger.trials.append(trial(0))
-        warm_up(study, host, SEVERAL_CORES, workload(), {}, traces=traces)
+        study.ledger.standing = standing_of([trial(0)])
+        warm_up(study, host, context, traces=traces)
         assert [order.kind for order in host.orders] == ["trace", "rates"]
 
 
@@ -242,9 +251,9 @@ def test_nothing_is_traced_beside_a_baseline_that_it_would_disturb_or_if_nothing
     environment: Environment, facts: dict[str, Any], plan: dict[str, Any], trials: list[Trial], tmp_path: Path
 ) -> None:
     study = open_study(tmp_path, space(), replace(PLAN, **plan))
-    study.ledger.trials.extend(trials)
+    study.ledger.standing = standing_of(trials)
     with RECORDED_HOST() as host, ExitStack() as stack:
-        assert trace_ahead(study, host, environment, workload(**facts), {}, stack) is None
+        assert trace_ahead(study, host, Context(environment, workload(**facts)), stack) is None
         assert host.orders == []
 
 

@@ -48,7 +48,7 @@ COMPARED = (
     Column("best_samples_per_second_low", NUMBER, "Lower end of that speed's 95% interval.", SPEED),
     Column("best_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
     Column("best_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the best configuration.", BYTES),
-    Column("confirmed", "bool", "Whether its speed-up is proven by measurements side by side in time."),
+    Column("confirmed", "bool", "Whether its speed-up is proven by pairs of measurements."),
     Column("state", TEXT, "What the search found, as in its JSON: improved, kept, too_noisy, ..."),
     Column("verdict", TEXT, "How sure that is: solid, rough, not_proven, too_noisy; else empty."),
     Column("speedup", NUMBER, "How many times as fast as its own baseline; 1 if its settings are kept.", TIMES),

@@ -18,7 +18,6 @@ from autotune.report.files import write_table
 from autotune.report.trial_text import interval_columns
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
-from autotune.study.objective import is_shown
 from autotune.study.store import study_folder
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "best_configuration": str(best.configuration) if best else "",
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
         **_speed("best", best, price, result.utilizations),
-        "confirmed": best is not None and is_shown(best, result.compared_trial),
+        "confirmed": best is not None and result.standing.is_shown(best),
         "state": claim["state"],
         "verdict": claim["verdict"] or "",
         **interval_columns("speedup", result.measured_speedup),

@@ -13,10 +13,11 @@ from autotune.commands.explain.remeasure import Remeasured
 from autotune.core import Interval, Trial
 from autotune.core.note import Note
 from autotune.core.units import counted
+from autotune.judge.certainty import SpeedupGap
+from autotune.judge.standing import Standing
 from autotune.memory.peak import MemoryPeak
 from autotune.report.trial_text import interval_fields, speed_line
 from autotune.space.utilization import Utilization
-from autotune.study.certainty import SpeedupGap
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Explanation:
     def __repr__(self) -> str:
         """One line: speed and speed-up of the best, and the product of the gains."""
         gains = "" if self.product is None else f"; {counted(len(self.steps), 'step')} multiply to {self.product:.2f}x"
-        return f"<Explanation of {self.name}: {speed_line(self.best, self.baseline, self.objective)}{gains}>"
+        line = speed_line(self.best, Standing((self.baseline, self.best), self.objective))
+        return f"<Explanation of {self.name}: {line}{gains}>"
 
     @property
     def steps(self) -> tuple[PathStep, ...]:

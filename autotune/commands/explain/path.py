@@ -12,9 +12,9 @@ from itertools import combinations, pairwise
 from autotune.core.configuration import RANKS, Configuration
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
+from autotune.judge.objective import round_ratio, speed
 from autotune.space.search_space import is_active
 from autotune.space.settings import MICRO
-from autotune.study.objective import round_ratio, speed
 
 MOST_TRIED = 12
 """Configurations that are tried for one step of the path; if none of them runs, all remaining settings are one step."""

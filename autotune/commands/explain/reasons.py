@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, Value
 from autotune.core.reason import Kind, Reason
-from autotune.space.dominance import implied_by
+from autotune.judge.dominance import implied_by
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 

@@ -1,16 +1,17 @@
-"""Measurement of a finished study's configurations again, in interleaved rounds, each on disk at once.
+"""Measurement of a finished study's configurations again, in interleaved rounds: rules of the search's loop.
 
-<folder>/probes/0003/confirmation-2/     order, measurement and log of the second round of one configuration
+baseline, answer, answer without each setting, path      a round of each, as far as the measured ones do not settle the path
+A B C | B C A | C A B | ...                              further rounds of all that ran
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
 
 from autotune.commands.explain.path import (
     Ablation,
     PathStep,
+    Taken,
     ablations,
     between,
     differing,
@@ -19,16 +20,12 @@ from autotune.commands.explain.path import (
     path_steps,
     same_rounds,
 )
-from autotune.core import Configuration, Interval, Measurement, Trial, read_json
+from autotune.core import Configuration, Interval, Trial
 from autotune.core.slot import Slot
-from autotune.probe import Probe
-from autotune.probe.order import ANSWER, ORDER
-from autotune.space.dominance import implied_by
-from autotune.study.job import Job
-from autotune.study.measure import measure
-from autotune.study.objective import SPEED_UP_WIDTH
-from autotune.study.plan import Plan
-from autotune.study.store import probe_folder
+from autotune.judge.dominance import implied_by
+from autotune.judge.standing import SPEED_UP_WIDTH
+from autotune.study.job import Known, Run
+from autotune.study.schedule import Turn
 
 
 @dataclass(frozen=True)
@@ -56,55 +53,96 @@ class Remeasured:
         return self.total.after
 
 
-@dataclass
-class Remeasurer:
-    """Measures configurations, each at most once a round: measurements on disk count.
+@dataclass(frozen=True)
+class Remeasurement:
+    """What is measured to explain the answer of a study, and what follows from it.
 
-    folder: of these measurements. plan, study_trials: the study's. watch: called with a line before each measurement.
+    study_trials: of that study. rounds: of each configuration at least, up to twice as many while the total gain is uncertain.
     """
 
-    folder: Path
-    plan: Plan
+    baseline: Configuration
+    answer: Configuration
     study_trials: Sequence[Trial]
-    probe: Probe
-    watch: Callable[[str], None] = lambda line: None
-    trials: dict[Configuration, Trial] = field(default_factory=dict)
-    implied: dict[Configuration, int] = field(default_factory=dict)
+    objective: str
+    rounds: int
 
-    def __post_init__(self) -> None:
-        self._measured = _read(self.folder)
+    def next_measurement(self, turn: Turn) -> Run | Known | None:
+        """The first wanted measurement that is not made; the rule of the loop.
 
-    def trial(self, configuration: Configuration) -> Trial:
-        """The configuration's trial, with one round at least; one whose failure the study's trials imply is not run."""
-        if configuration not in self.trials:
-            if configuration not in self._measured and (failed := self._implying(configuration)) is not None:
-                self.implied[configuration] = failed.number
-                self.trials[configuration] = Trial(failed.number, configuration, failed.final)
-                return self.trials[configuration]
-            if configuration not in self._measured:
-                number = 1 + max((trial.number for trial in self._measured.values()), default=-1)
-                measurement = self._measure(configuration, number, 1)
-                self._measured[configuration] = Trial(number, configuration, measurement, (measurement,))
-            self.trials[configuration] = self._measured[configuration]
-        return self.trials[configuration]
+        A configuration whose failure the study's trials imply is not run.
+        """
+        trials = _by_configuration(turn.study.trials)
+        for configuration, number in self._wanted(trials):
+            trial = trials.get(configuration)
+            if trial is None:
+                slot, failed = Slot(turn.study.ledger.next_number), self._implying(configuration)
+                return Known(slot, configuration, measurement=failed.final) if failed else Run(slot, configuration)
+            if number not in trial.rounds:
+                slot, first = Slot(trial.number, number), trial.measurement
+                return Known(slot, configuration, measurement=first) if number == 1 else Run(slot, configuration)
+        return None
 
-    def runs(self, configuration: Configuration) -> bool:
-        return self.trial(configuration).feasible
+    def results(self, measured: Sequence[Trial]) -> Remeasured:
+        """What follows from the trials, all of whose measurements are made."""
+        trials, without = _by_configuration(measured), self._without
+        failed = tuple(trial for trial in measured if not trial.feasible)
+        implying = {trial.configuration: self._implying(trial.configuration) for trial in failed}
+        implied = {configuration: trial.number for configuration, trial in implying.items() if trial}
+        if not trials[self.answer].feasible:
+            settings = differing(self.baseline, self.answer)
+            total = PathStep(settings, trials[self.baseline], trials[self.answer], None)
+            return Remeasured(total, failed=failed, implied=implied)
+        order, path = self._path(trials)
+        trials |= _by_configuration(same_rounds([trials[each] for each in {*path.values(), *without.values()}]))
+        answer, nodes = trials[self.answer], [(taken, trials[each]) for taken, each in path.items()]
+        return Remeasured(
+            PathStep(tuple(order), nodes[0][1], answer, self._total_gain(trials)),
+            path_steps(order, nodes, self.objective),
+            ablations(answer, {name: trials[each] for name, each in without.items()}, self.objective),
+            failed,
+            implied,
+            len(answer.confirmations),
+        )
 
-    def run_rounds(
-        self, configurations: Collection[Configuration], rounds: int, is_decided: Callable[[], bool]
-    ) -> None:
-        """All rounds but the first, in turns; up to twice as many as `rounds` while it is not decided."""
-        chosen = {self.trial(each).number: each for each in configurations if self.runs(each)}
-        for number_of_round in range(2, 2 * rounds + 1):
-            if number_of_round > rounds and is_decided():
+    def _wanted(self, trials: Mapping[Configuration, Trial]) -> Iterator[tuple[Configuration, int]]:
+        """Configurations and their rounds, in order; what comes next follows from the measurements of those before."""
+        yield self.baseline, 1
+        yield self.answer, 1
+        if not trials[self.answer].feasible:
+            return
+        without = self._without.values()
+        yield from ((each, 1) for each in without)
+        path = self._path(trials)[1].values()
+        yield from ((each, 1) for each in path)
+        chosen = [each for each in dict.fromkeys((*path, *without)) if trials[each].confirmations[0].feasible]
+        for number in range(2, 2 * self.rounds + 1):
+            gain = self._total_gain(_first_rounds(trials, number - 1))
+            if number > self.rounds and (gain is None or gain.relative_width <= SPEED_UP_WIDTH):
                 return
-            for number in rotated(list(chosen), number_of_round - 1):
-                trial = self.trials[chosen[number]]
-                if len(trial.confirmations) < number_of_round and trial.feasible:
-                    measurement = self._measure(trial.configuration, number, number_of_round)
-                    confirmations = (*trial.confirmations, measurement)
-                    self.trials[chosen[number]] = replace(trial, confirmations=confirmations)
+            yield from ((each, number) for each in rotated(chosen, number - 1) if trials[each].feasible)
+
+    @cached_property
+    def _without(self) -> dict[str, Configuration]:
+        """Setting -> the answer without it."""
+        settings = differing(self.baseline, self.answer)
+        return {name: between(self.baseline, self.answer, {*settings} - {name}) for name in settings}
+
+    def _path(self, trials: Mapping[Configuration, Trial]) -> tuple[list[str], dict[Taken, Configuration]]:
+        """The settings in the order in which they are tried, and the path by the first rounds; what is not measured may run.
+
+        Further rounds of an earlier call would lead along another path, with other configurations to measure.
+        """
+        first = _first_rounds(trials, 1)
+        without = {name: first[each] for name, each in self._without.items()}
+        order = [row.setting for row in ablations(first[self.answer], without, self.objective)]
+        configuration_of = partial(between, self.baseline, self.answer)
+        path = find_path(order, configuration_of, lambda each: each not in first or first[each].feasible)
+        return order, {taken: configuration_of(taken) for taken in path}
+
+    def _total_gain(self, trials: Mapping[Configuration, Trial]) -> Interval | None:
+        """Gain over the whole path; None if it is a single configuration or one of its ends does not run."""
+        path = [*self._path(trials)[1].values()]
+        return gain_of(trials[self.answer], trials[path[0]], self.objective) if len(path) > 1 else None
 
     def _implying(self, configuration: Configuration) -> Trial | None:
         """The study's trial that implies that this one does not run; None if it ran in the study."""
@@ -112,82 +150,17 @@ class Remeasurer:
             return None
         return implied_by(configuration, [trial for trial in self.study_trials if not trial.feasible])
 
-    def _measure(self, configuration: Configuration, number: int, number_of_round: int) -> Measurement:
-        self.watch(f"round {number_of_round}: {configuration}")
-        # Its own trials: their numbers are not the study's, and a later round takes the first one's compile time.
-        trials = sorted(self._measured.values(), key=lambda trial: trial.number)
-        return measure(self.folder, self.plan, trials, self.probe, Job(Slot(number, number_of_round), configuration))
+
+def _by_configuration(trials: Sequence[Trial]) -> dict[Configuration, Trial]:
+    return {trial.configuration: trial for trial in trials}
 
 
-def _read(folder: Path) -> dict[Configuration, Trial]:
-    """The measured configurations in this folder, with their complete rounds."""
-    trials: dict[Configuration, Trial] = {}
-    for trial_folder in sorted((folder / "probes").glob("*")):
-        rounds: list[Measurement] = []
-        try:
-            number = int(trial_folder.name)
-            while (path := probe_folder(folder, Slot(number, len(rounds) + 1)) / ANSWER).exists():
-                rounds.append(Measurement.from_dict(read_json(path)))
-            order = read_json(probe_folder(folder, Slot(number, 1)) / ORDER)
-            configuration = Configuration.from_dict(order["configuration"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if rounds:
-            trials[configuration] = Trial(number, configuration, rounds[0], tuple(rounds))
-    return trials
+def _first_rounds(trials: Mapping[Configuration, Trial], count: int) -> dict[Configuration, Trial]:
+    """The trials with as many of their rounds."""
+    return {each: replace(trial, confirmations=trial.confirmations[:count]) for each, trial in trials.items()}
 
 
-def rotated(rivals: Sequence[int], by: int) -> list[int]:
+def rotated(rivals: Sequence[Configuration], by: int) -> list[Configuration]:
     """A B C, then B C A, then C A B: no rival always runs on the warmer machine."""
     by %= max(1, len(rivals))
     return [*rivals[by:], *rivals[:by]]
-
-
-def remeasure(baseline: Configuration, answer: Configuration, remeasurer: Remeasurer, rounds: int) -> Remeasured:
-    """Measure the path from the baseline to the answer, and the answer without each setting.
-
-    Up to twice as many rounds while the total gain is uncertain. Raises StorageFailed; KeyboardInterrupt passes, and
-    everything measured is kept.
-    """
-    objective, trials = remeasurer.plan.objective, remeasurer.trials
-    settings = differing(baseline, answer)
-    configuration_of = partial(between, baseline, answer)
-    remeasurer.trial(baseline)
-    if not remeasurer.runs(answer):
-        total = PathStep(settings, trials[baseline], trials[answer], None)
-        return Remeasured(total, failed=_failed(trials), implied=remeasurer.implied)
-    without = {name: configuration_of(frozenset(settings) - {name}) for name in settings}
-
-    def in_first_round(configuration: Configuration) -> Trial:
-        """Further rounds of an earlier call would lead along another path, with other configurations to measure."""
-        trial = remeasurer.trial(configuration)
-        return replace(trial, confirmations=trial.confirmations[:1])
-
-    first_round = {name: in_first_round(configuration) for name, configuration in without.items()}
-    order = [row.setting for row in ablations(in_first_round(answer), first_round, objective)]
-    found = find_path(order, configuration_of, lambda configuration: in_first_round(configuration).feasible)
-    path = {taken: configuration_of(taken) for taken in found}
-    start = next(iter(path.values()))
-
-    def total_gain() -> Interval | None:
-        return gain_of(trials[answer], trials[start], objective) if len(path) > 1 else None
-
-    def is_decided() -> bool:
-        gain = total_gain()
-        return gain is None or gain.relative_width <= SPEED_UP_WIDTH
-
-    configurations = [*path.values(), *without.values()]
-    remeasurer.run_rounds(configurations, rounds, is_decided)
-    trials |= {trial.configuration: trial for trial in same_rounds([trials[each] for each in configurations])}
-    return Remeasured(
-        PathStep(tuple(order), trials[start], trials[answer], total_gain()),
-        path_steps(order, [(taken, trials[configuration]) for taken, configuration in path.items()], objective),
-        ablations(trials[answer], {name: trials[configuration] for name, configuration in without.items()}, objective),
-        _failed(trials),
-        remeasurer.implied,
-        len(trials[answer].confirmations),
-    )
-
-
-def _failed(trials: Mapping[Configuration, Trial]) -> tuple[Trial, ...]:
-    return tuple(trial for trial in trials.values() if not trial.feasible)

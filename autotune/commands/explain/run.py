@@ -3,20 +3,21 @@
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.reasons import bound
-from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
+from autotune.commands.explain.remeasure import Remeasured, Remeasurement
+from autotune.commands.rounds import measure_rounds, study_of
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import EXPLANATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.probe import Host, Probe, ProbeOptions
+from autotune.judge.certainty import GapKind, SpeedupGap
+from autotune.probe import Probe, ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.runner import LiveProbe
@@ -24,9 +25,7 @@ from autotune.report.claim import claim_of
 from autotune.report.files import storage_errors
 from autotune.report.live.views import saying
 from autotune.report.markdown import sentence
-from autotune.study.certainty import GapKind, SpeedupGap
 from autotune.study.measure import live_probe
-from autotune.study.objective import is_shown, speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, reporting_storage
@@ -62,30 +61,28 @@ def explain(
     explanation_folder = folder / EXPLANATION
     with locked(folder), ExitStack() as stack:
         _begin(explanation_folder, result, fresh)
-        probe = _StudyProbe(result, explanation_folder, stack)
-        explanation = explained(result, probe, explanation_folder, rounds, saying(watch))
+        probe = _study_probe(result, explanation_folder, stack, saying(watch))
+        explanation = explained(result, probe, explanation_folder, rounds)
         with storage_errors(folder):
             write_json(folder / "explanation.json", explanation.to_dict())
     return explanation
 
 
 def explained(
-    result: SearchResult,
-    probe: Probe,
-    explanation_folder: Path,
-    rounds: int = EXPLANATION_ROUNDS,
-    watch: LineWatch = lambda line: None,
+    result: SearchResult, probe: Probe, explanation_folder: Path, rounds: int = EXPLANATION_ROUNDS
 ) -> Explanation:
     """The explanation of a study, measured by this probe and stored in this folder."""
     baseline, best, objective = result.baseline, result.best, result.request.objective
     remeasured = None
     if best.configuration != baseline.configuration:
         plan = plan_of(result.request, result.environment, TimeLimit(), result.allowed_bytes)
-        remeasurer = Remeasurer(explanation_folder, plan, result.trials, probe, watch)
-        remeasured = remeasure(baseline.configuration, best.configuration, remeasurer, rounds)
+        study = study_of(baseline.configuration, explanation_folder, plan)
+        again = Remeasurement(baseline.configuration, best.configuration, result.trials, objective, rounds)
+        measure_rounds(study, probe, [again.next_measurement])
+        remeasured = again.results(study.trials)
     sides = {"baseline": baseline, "answer": best}
-    confirmed, gap = speed_up(best, baseline, objective), result.speedup_gap
-    if confirmed is not None and not is_shown(best, baseline):
+    confirmed, gap = result.standing.gain(best) if baseline.feasible else None, result.speedup_gap
+    if confirmed is not None and not result.standing.is_shown(best):
         confirmed, gap = None, SpeedupGap(GapKind.NOT_PROVEN)
     return Explanation(
         name=result.name,
@@ -137,38 +134,34 @@ def _begin(explanation_folder: Path, result: SearchResult, fresh: bool) -> None:
             write_json(explanation_folder / "question.json", question)
 
 
-@dataclass
-class _StudyProbe:
-    """The study's own probe: reads the machine and starts processes at the first measurement."""
+def _study_probe(result: SearchResult, explanation_folder: Path, stack: ExitStack, watch: LineWatch) -> Probe:
+    """The study's own probe; the first measurement reads the machine and starts processes, which this stack ends.
 
-    result: SearchResult
-    explanation_folder: Path
-    stack: ExitStack
+    watch: called with a line before each measurement.
+    """
 
-    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
-        return self._probe(configuration, options)
-
-    @cached_property
-    def _host(self) -> Host:
-        return self.stack.enter_context(HostSet())
-
-    @cached_property
-    def _probe(self) -> LiveProbe:
-        result = self.result
+    @cache
+    def live() -> LiveProbe:
         check_trainable(result, "Explain")
-        here = environment_here(self._host, result, "Explain")
-        before = _recorded_environment(self.explanation_folder)
+        host = stack.enter_context(HostSet())
+        here = environment_here(host, result, "Explain")
+        before = _recorded_environment(explanation_folder)
         if before and (differing := differing_facts(before.identity(), here.identity())):
             raise InvalidRequest(
                 f"This explanation was started on another machine or with other versions ({'; '.join(differing)}).",
                 "Use --fresh to measure again.",
             )
-        with reporting_storage(self.explanation_folder.parent):
-            write_json(self.explanation_folder / "environment.json", here.to_dict())
+        with reporting_storage(explanation_folder.parent):
+            write_json(explanation_folder / "environment.json", here.to_dict())
         used = nvml.usage_of(nvml.choose_device(here.device))
-        return live_probe(
-            result.request, self._host, here, result.workload, result.allowed_bytes, self.explanation_folder, used
-        )
+        of = host, here, result.workload, result.allowed_bytes, explanation_folder, used
+        return live_probe(result.request, *of)
+
+    def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        watch(f"round {options.slot.round}: {configuration}")
+        return live()(configuration, options)
+
+    return probe
 
 
 def _recorded_environment(explanation_folder: Path) -> Environment | None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
+from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, methods_for
 from autotune.commands.guide.table import ladder_page, latest_line
-from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
+from autotune.commands.rounds import measure_rounds, study_of
+from autotune.core import InvalidRequest, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import GuideOptions, accepts, tuning_request
@@ -21,13 +22,13 @@ from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
-from autotune.space.dominance import NEVER_PROBED
-from autotune.study.job import Job
+from autotune.study.job import Known, Run
 from autotune.study.limits import check_files, check_model_fits
 from autotune.study.limits import memory_limit as limit_of
-from autotune.study.measure import keep, live_probe, measure
-from autotune.study.plan import Plan
-from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
+from autotune.study.measure import live_probe, unsupported
+from autotune.study.plan import Plan, Progress, ProgressKind
+from autotune.study.schedule import Turn
+from autotune.study.store import REQUEST, locked, remove_study
 
 FILES = ("guide.json", "guide.md")
 
@@ -102,17 +103,28 @@ def run_guide(
     probe_timeout_s: float | None = None,
 ) -> Ladder:
     """Measure all methods that can run here, in order; the files are written however it ends. Raises StorageFailed."""
-    plan = Plan(
-        n_trials=len(ladder.methods),
-        objective="samples_per_second",
-        allowed_bytes=ladder.allowed_bytes,
-        probe_timeout_s=probe_timeout_s,
-    )
+    size = ladder.global_batch_size
+    plan = Plan(len(ladder.methods), "samples_per_second", ladder.allowed_bytes, probe_timeout_s=probe_timeout_s)
+    study = study_of(ladder.methods[0].configuration(size), folder, plan)
+
+    def next_method(turn: Turn) -> Run | Known | None:
+        """The next method, which is known if it cannot run here."""
+        number = len(turn.study.trials)
+        if number == len(ladder.methods):
+            return None
+        slot, method = Slot(number), ladder.methods[number]
+        configuration, reason = method.configuration(size), method.ruled_out
+        known = unsupported(configuration, reason)
+        return Known(slot, configuration, measurement=known) if reason else Run(slot, configuration)
+
+    def show(progress: Progress) -> None:
+        if progress.kind is ProgressKind.TRIAL:
+            watch(latest_line(replace(ladder, trials=progress.trials)))
+
     try:
-        for number, method in enumerate(ladder.methods):
-            ladder = replace(ladder, trials=(*ladder.trials, _trial(ladder, plan, probe, folder, method, number)))
-            watch(latest_line(ladder))
+        measure_rounds(study, probe, [next_method], show)
     finally:
+        ladder = replace(ladder, trials=tuple(study.trials))
         _write(folder, ladder)
     return ladder
 
@@ -124,18 +136,6 @@ def _write(folder: Path, ladder: Ladder) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(data, ladder.to_dict())
         write_file(page, ladder_page(ladder))
-
-
-def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: GuideMethod, number: int) -> Trial:
-    """A method's trial, measured as a round: all micro-steps run, and it does not end early for being slower."""
-    configuration = method.configuration(ladder.global_batch_size)
-    if method.ruled_out:
-        reason = Measurement(Outcome.UNSUPPORTED, method.ruled_out, where=NEVER_PROBED, asked=configuration.values)
-        with reporting_storage(folder):
-            keep(probe_folder(folder, Slot(number)), configuration, reason)
-        return Trial(number, configuration, reason)
-    probed = [trial for trial in ladder.trials if trial.measurement.where != NEVER_PROBED]
-    return Trial(number, configuration, measure(folder, plan, probed, probe, Job(Slot(number, 1), configuration)))
 
 
 def check_any_fits(ladder: Ladder) -> None:

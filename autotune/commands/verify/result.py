@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +13,11 @@ from autotune.core.promise_verdict import ANSWER_FAILS, YOURS_FAIL, PromiseKind,
 from autotune.core.real_run import SHORTFALL
 from autotune.core.units import format_bytes, format_duration
 from autotune.core.warning import ResultWarning, merged
+from autotune.judge.objective import round_ratio
+from autotune.judge.standing import Standing
 from autotune.report.claim import SOLID_WIDTH
 from autotune.report.markdown import sentence, wrapped
 from autotune.report.trial_text import interval_columns, interval_fields, range_text, speed_text
-from autotune.study.objective import round_ratio, speed_up
 
 
 def judged(promised: Interval, measured: Interval) -> PromiseKind:
@@ -85,7 +86,9 @@ class Verification:
     @property
     def promised(self) -> Interval | None:
         """Speed-up by the search, with its 95 % interval; None if the user's settings do not run."""
-        return speed_up(self.best, self.baseline, self.objective) if self.baseline else None
+        if self.baseline is None:
+            return None
+        return Standing((replace(self.baseline, number=0), self.best), self.objective).gain(self.best)
 
     @property
     def measured(self) -> Interval | None:

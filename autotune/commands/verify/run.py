@@ -32,7 +32,6 @@ from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
 from autotune.study.measure import live_probe
-from autotune.study.objective import is_shown
 from autotune.study.pacing import untimed_seconds
 from autotune.study.result import SearchResult, training_setup_of
 from autotune.study.store import VERIFICATION, locked, reporting_storage
@@ -159,7 +158,7 @@ def _notes(result: SearchResult, here: Environment) -> tuple[Note, ...]:
         notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
     if rival := substitute_text(result):
         notes.append(Note(NoteKind.SUBSTITUTE, detail=rival.rstrip(".")))
-    if not is_shown(best, _rival(result)):
+    if not result.standing.is_shown(best):
         notes.append(Note(NoteKind.NOT_PROVEN))
     if best.measurement.worst_batch or best.final.worst_batch:
         notes.append(Note(NoteKind.LARGEST_BATCH))

@@ -6,9 +6,9 @@ import time
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.prospect import more_to_gain
 from autotune.core.units import format_bytes, format_seconds
+from autotune.judge.standing import Standing
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import NOT_PROVEN, is_same, short_words, speed_text
-from autotune.space.substitute import compared_with
 from autotune.study.plan import Progress, ProgressKind
 
 ROWS = 12
@@ -18,7 +18,7 @@ HEADER = ("", "configuration", "samples/s", "speed-up", "peak")
 
 PHASES = ("prepare", "search", "check")
 
-BEGINNING = Progress(ProgressKind.PREPARING, (), message="reading device, model and data")
+BEGINNING = Progress(ProgressKind.PREPARING, Standing(), message="reading device, model and data")
 """Before the first event."""
 
 FAILURES = {
@@ -85,7 +85,7 @@ def is_uncertain(trial: Trial, progress: Progress) -> bool:
 
 def _ratio(trial: Trial, progress: Progress) -> str:
     """`1.62x`, `?`, or nothing if there is nothing to compare with."""
-    if compared_with(progress.trials) is None:
+    if progress.standing.compared is None:
         return ""
     gain = progress.speedup_of(trial)
     return "?" if gain is None else f"{gain:.2f}x"
@@ -180,7 +180,7 @@ def lead_words(progress: Progress) -> tuple[str, str]:
     if trial is None or len(progress.trials) < 2:
         return "", ""
     gain = progress.speedup_of(trial)
-    compared = compared_with(progress.trials)
+    compared = progress.standing.compared
     rival = "what fits with the least change" if compared and compared.number else "the baseline"
     if is_same(trial, compared) or (gain is not None and round(gain, 2) < 1):
         return f"nothing faster than {rival} so far", ""

@@ -214,11 +214,11 @@ def test_no_certainty_is_shown_that_was_not_measured() -> None:
     noisy = result(
         [
             trial(0, 10.0, confirmed=10.0, spread=0.3),
-            trial(1, 12.0, of=configuration(16), confirmed=12.0, spread=0.3),
+            trial(1, 12.0, of=configuration(16), confirmed=12.0, apart=0.05, spread=0.3),
         ]
     )
     kept = result([trial(0, 10.0, confirmed=10.0), trial(1, 5.0, of=configuration(16), confirmed=5.0)])
-    probed = result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))])
+    probed = result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))], complete=False)
     rows = plain_rows(compare([noisy, kept, probed, ONE_STEP, CARD], "2 EUR"))
     states = [(row["state"], row["verdict"]) for row in rows]
     assert states == [

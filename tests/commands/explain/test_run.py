@@ -249,7 +249,7 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     assert probe.asked == []
     assert sentence(explanation) == (
         "There is no speed-up to explain. No faster settings found in 2 trials. The Trainer's defaults: 10.00 ± 0.31 samples/s, "
-        "peak 500 MiB. Next best: trial 1 (8x6, bf16), 0.80x, 95% interval 0.75x to 0.85x."
+        "peak 500 MiB. Next best: trial 1 (8x6, bf16), 0.80x, 95% interval 0.72x to 0.89x, not proven."
     )
     lines = explanation_lines(explanation)
     assert [line for line in lines if line.startswith("  the baseline: compute-bound")]
@@ -334,6 +334,9 @@ def test_an_interrupted_explanation_goes_on_and_measures_nothing_twice(tmp_path:
     again, third = explained_in(study(THREE), tmp_path, steady)
     assert third.asked == []
     assert again.to_dict() == explanation.to_dict()
+    (tmp_path / "probes" / "0001" / "confirmation-2" / "measurement.json").write_text("{")
+    _, fourth = explained_in(study(THREE), tmp_path, steady)
+    assert requests(fourth) == [(THREE, 2)], "what cannot be read is measured again"
 
 
 @pytest.fixture

@@ -152,8 +152,10 @@ def peak(of: Configuration) -> int:
     return 900 * MIB if of.values["checkpointing"] == "full" else 2000 * MIB
 
 
-def test_a_ladder_without_a_single_run_is_nothing_that_fits(tmp_path: Path) -> None:
-    done = run_guide(ladder(gpu()), ReplayProbe(lambda of: recorded(of, 5.0, 2 * ALLOWED, ALLOWED)), tmp_path)
+@pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CRASHED])
+def test_a_ladder_without_a_single_run_is_measured_and_nothing_that_fits(outcome: Outcome, tmp_path: Path) -> None:
+    done = run_guide(ladder(gpu()), ReplayProbe(lambda of: ended(outcome, reason="the same of all")), tmp_path)
+    assert [trial.measurement.outcome for trial in done.trials] == [outcome] * len(LADDER)
     with pytest.raises(NothingFits, match="No method completed"):
         check_any_fits(done)
 
@@ -168,7 +170,7 @@ def test_the_table_is_the_golden_one_in_eighty_columns(
     few = run_guide(
         ladder(gpu(), name="bert-large", model_config=BERT_LARGE),
         ReplayProbe(lambda of: recorded(of, next(speeds, 5.0), peak(of), ALLOWED, steps=2)),
-        tmp_path,
+        tmp_path / "few",
     )
     texts = [measured_ladder, few]
     assert max(len(line) for text in texts for line in ladder_lines(text)) <= 80
@@ -219,7 +221,7 @@ def test_a_real_guide_prints_the_ladder_names_its_table_and_takes_the_place_of_t
     ran = [item for item in told["rungs"] if item["outcome"] == "completed"]
     assert len(ran) == 9
     for one in ran:
-        place = folder / "probes" / f"{told['rungs'].index(one):04d}" / "confirmation-1"
+        place = folder / "probes" / f"{told['rungs'].index(one):04d}"
         measured = Measurement.from_dict(read_json(place / "measurement.json"))
         assert measured.accumulation_steps_run == one["configuration"]["gradient_accumulation_steps"]
         assert measured.settings["precision"] == one["configuration"]["settings"]["precision"]

@@ -269,7 +269,7 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
 
 def test_what_weakens_the_comparison_is_noted() -> None:
     unconfirmed = trial(1, 40.0, worst_batch="8 x sample 3, the longest of the data")
-    notes = run._notes(result([trial(0, 10.0), unconfirmed]), cpu())
+    notes = run._notes(result([trial(0, 10.0), unconfirmed], complete=False), cpu())
     assert Note(NoteKind.NOT_PROVEN) in notes
     assert Note(NoteKind.LARGEST_BATCH) in notes
     assert run._notes(result(), cpu()) == ()

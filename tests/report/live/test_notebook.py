@@ -12,7 +12,7 @@ from nbclient.exceptions import CellExecutionError
 
 from autotune.report.live.notebook import NotebookTable, in_notebook, page
 from autotune.study.plan import Progress, ProgressKind
-from tests.makers import configuration, trial
+from tests.makers import configuration, standing_of, trial
 from tests.terminals import ROOT
 
 SEARCH = """
@@ -35,7 +35,7 @@ def progress(**facts: Any) -> Progress:
         "probes_left": 3,
         "seconds_to_go": 61.0,
     }
-    return Progress(ProgressKind.PROBING, (slow, fast), **state | facts)
+    return Progress(ProgressKind.PROBING, standing_of((slow, fast)), **state | facts)
 
 
 def test_the_page_tells_trials_best_and_what_is_left_and_escapes_all_of_it() -> None:

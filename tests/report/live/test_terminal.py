@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 
 from autotune.core import Configuration, Outcome, Trial, Value
+from autotune.judge.standing import Standing
 from autotune.report.live.terminal import OTHER_LINES, LiveTable, table
 from autotune.report.live.text import ROWS
 from autotune.sampler.policy import Why
 from autotune.space.file import open_space
 from autotune.study.plan import Progress, ProgressKind
 from autotune.study.schedule import MESSAGES
-from tests.makers import configuration, ended, out_of_memory, trial
+from tests.makers import configuration, ended, out_of_memory, standing_of, trial
 
 EVERY: dict[str, Value] = {
     name: values[0] for name, values in open_space("full").values.items() if name != "micro_batch_size"
@@ -32,7 +33,7 @@ def console(width: int, height: int = 24) -> Console:
 
 def progress(trials: list[Trial], **facts: object) -> Progress:
     state = {"number": len(trials), "configuration": FULL, "probes_left": 5, "seconds_to_go": 361.0}
-    return Progress(ProgressKind.PROBING, tuple(trials), **state | facts)  # type: ignore[arg-type]
+    return Progress(ProgressKind.PROBING, standing_of(trials), **state | facts)  # type: ignore[arg-type]
 
 
 def many(count: int = 30) -> list[Trial]:
@@ -95,7 +96,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
         out = console(80, height)
         view = LiveTable(out)
         view._take(progress(many(30), max_gain=0.4))
-        view._take(Progress(ProgressKind.STOPPING, (), message="stopping after the running probe"))
+        view._take(Progress(ProgressKind.STOPPING, Standing(), message="stopping after the running probe"))
         out.print(view._render())
         assert len(printed(out)) == min(ROWS, height - OTHER_LINES) + 8
         assert len(printed(out)) < height
@@ -112,7 +113,7 @@ def test_a_running_search_is_drawn_as_before(
     rounds = [trial(0, 9.0, of=FULL, confirmed=9.1), *trials[1:]]
     study = {"max_gain": 0.4, "folder": Path("reports/first")}
     events = [
-        Progress(ProgressKind.PREPARING, (), message="reading device, model and data"),
+        Progress(ProgressKind.PREPARING, Standing(), message="reading device, model and data"),
         progress(trials[:1], number=0, configuration=trials[0].configuration),
         replace(progress(trials, **study | {"max_gain": 5.33}), kind=ProgressKind.TRIAL),
         progress(trials, configuration=next_one, **study),
@@ -123,7 +124,9 @@ def test_a_running_search_is_drawn_as_before(
             configuration=next_one,
         ),
         Progress(
-            ProgressKind.STOPPING, (), message="stopping after the running probe; press Ctrl-C again to stop at once"
+            ProgressKind.STOPPING,
+            Standing(),
+            message="stopping after the running probe; press Ctrl-C again to stop at once",
         ),
         replace(
             progress(rounds, **study, seconds_to_go=30.0),
@@ -175,5 +178,5 @@ def test_a_terminal_that_was_made_narrower_is_cleared_once() -> None:
 def test_a_search_that_ends_before_its_first_trial_leaves_no_empty_table() -> None:
     out = console(80)
     with LiveTable(out) as watch:
-        watch(Progress(ProgressKind.PREPARING, (), message="estimating memory"))
+        watch(Progress(ProgressKind.PREPARING, Standing(), message="estimating memory"))
     assert "configuration" not in out.file.getvalue().rpartition("\x1b")[2]  # type: ignore[attr-defined]

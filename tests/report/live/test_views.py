@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from autotune.core import Outcome, Trial
+from autotune.judge.standing import Standing
 from autotune.report.live.text import cells, gain_text, lead_text, ranked, to_go_text
 from autotune.report.live.views import LiveTable, following, is_lively, saying, watcher
 from autotune.study.plan import Progress, ProgressKind
-from tests.makers import configuration, ended, out_of_memory, trial
+from tests.makers import configuration, ended, out_of_memory, standing_of, trial
 
 TRIALS = (
     trial(0, 40.0),
@@ -27,7 +28,7 @@ TRIALS = (
 def progress(kind: str, number: int) -> Progress:
     return Progress(
         kind,
-        TRIALS[: number + 1],
+        standing_of(TRIALS[: number + 1]),
         number=number,
         configuration=TRIALS[number].configuration,
         trial=TRIALS[number],
@@ -53,11 +54,11 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     out = piped(20)
     assert out.is_terminal
     with watcher(out, quiet=False) as watch:
-        watch(Progress(ProgressKind.PREPARING, (), message="estimating memory"))
+        watch(Progress(ProgressKind.PREPARING, Standing(), message="estimating memory"))
         for number in range(3):
             watch(progress(ProgressKind.PROBING, number))
             watch(progress(ProgressKind.TRIAL, number))
-        watch(Progress(ProgressKind.STOPPING, (), message="stopping after the running probe"))
+        watch(Progress(ProgressKind.STOPPING, Standing(), message="stopping after the running probe"))
     assert "\x1b" not in out.file.getvalue()  # type: ignore[attr-defined]
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 5
@@ -88,7 +89,7 @@ def test_a_ci_and_a_dumb_terminal_get_plain_lines(on_terminal: Console) -> None:
 def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
     with watcher(piped(), quiet=True) as watch:
         watch(progress(ProgressKind.TRIAL, 0))
-        watch(Progress(ProgressKind.STOPPING, (), message="stopping after the running probe"))
+        watch(Progress(ProgressKind.STOPPING, Standing(), message="stopping after the running probe"))
     assert capsys.readouterr() == ("", "stopping after the running probe\n")
 
 
@@ -113,7 +114,7 @@ def test_a_caller_in_python_sees_plain_lines_on_standard_error_their_own_functio
 
 def test_what_is_shown_in_python_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
     with following(None) as watch, contextlib.redirect_stderr(sys.stdout):
-        watch(Progress(ProgressKind.PREPARING, (), message="--fresh measures anew"))
+        watch(Progress(ProgressKind.PREPARING, Standing(), message="--fresh measures anew"))
         print("a library's greeting", file=sys.stderr)
     assert capsys.readouterr() == ("a library's greeting\n", "--fresh measures anew\n")
 
@@ -137,23 +138,24 @@ def rows(shown: Progress) -> list[tuple[str, str]]:
 
 def test_what_is_fastest_by_its_probe_is_not_called_the_best() -> None:
     trials = (trial(0, 40.0), trial(1, 64.0, of=TWICE), trial(2, 50.0))
-    shown = Progress(ProgressKind.TRIAL, trials)
+    shown = Progress(ProgressKind.TRIAL, standing_of(trials))
     assert (shown.best, shown.fastest) == (None, trials[1])
     assert lead_text(shown) == "fastest so far, not proven: 64.0 ± 2.9 samples/s (trial 1), 1.60x the baseline"
     assert rows(shown) == [("", "1.60x"), ("", "1.25x"), ("", "1.00x")]
-    barred = replace(shown, trials=(trials[0], replace(trials[1], disqualified_reason="its losses differ"), trials[2]))
+    other = replace(trials[1], disqualified_reason="its losses differ")
+    barred = replace(shown, standing=standing_of((trials[0], other, trials[2])))
     assert lead_text(barred).endswith(" samples/s (trial 2), 1.25x the baseline")
 
 
 def test_the_star_is_what_is_proven_against_the_user_s_settings() -> None:
     one = (trial(0, 8.0), trial(1, 24.0, of=TWICE, confirmed=24.0), trial(2, 160.0))
-    assert Progress(ProgressKind.CONFIRMED, one).best is None, "the baseline was measured once"
-    assert rows(Progress(ProgressKind.CONFIRMED, one)) == [("", "20.00x"), ("", "3.00x"), ("", "1.00x")]
-    both = Progress(ProgressKind.CONFIRMED, (trial(0, 8.0, confirmed=8.0), *one[1:]))
+    assert Progress(ProgressKind.CONFIRMED, standing_of(one)).best is None, "the baseline was measured once"
+    assert rows(Progress(ProgressKind.CONFIRMED, standing_of(one))) == [("", "20.00x"), ("", "3.00x"), ("", "1.00x")]
+    both = Progress(ProgressKind.CONFIRMED, standing_of((trial(0, 8.0, confirmed=8.0), *one[1:])))
     assert rows(both) == [("*", "3.00x"), ("", "20.00x"), ("", "1.00x")]
     assert lead_text(both).startswith("best so far: 24.0")
     fails = Trial(0, TWICE, out_of_memory(TWICE))
-    assert Progress(ProgressKind.TRIAL, (fails, *both.trials[1:])).best is both.trials[1], (
+    assert Progress(ProgressKind.TRIAL, standing_of((fails, *both.trials[1:]))).best is both.trials[1], (
         "measured again is all that can be shown"
     )
 
@@ -162,24 +164,29 @@ def test_the_star_is_what_is_proven_against_the_user_s_settings() -> None:
 def test_noise_is_shown_as_a_question_mark_instead_of_a_ratio(of: int) -> None:
     trials = [trial(0, 7.8), trial(1, 163.0)]
     trials[of] = trial(of, float(trials[of].samples_per_second or 0), spread=0.4)
-    shown = Progress(ProgressKind.TRIAL, tuple(trials))
+    shown = Progress(ProgressKind.TRIAL, standing_of(trials))
     assert rows(shown) == [("", "?"), ("", "1.00x")]
     assert "x yours" not in lead_text(shown)
 
 
 def test_nothing_that_is_slower_than_the_user_s_settings_is_called_fast() -> None:
     slower = (trial(0, 160.0), trial(1, 130.0), trial(2, 90.0))
-    assert lead_text(Progress(ProgressKind.TRIAL, slower)) == "nothing faster than the baseline so far"
+    assert lead_text(Progress(ProgressKind.TRIAL, standing_of(slower))) == "nothing faster than the baseline so far"
     worse = (trial(0, 160.0, confirmed=160.0), trial(1, 150.0, confirmed=150.0))
-    assert (Progress(ProgressKind.CONFIRMED, worse).best, lead_text(Progress(ProgressKind.CONFIRMED, worse))) == (
+    assert (
+        Progress(ProgressKind.CONFIRMED, standing_of(worse)).best,
+        lead_text(Progress(ProgressKind.CONFIRMED, standing_of(worse))),
+    ) == (
         None,
         "nothing faster than the baseline so far",
     )
-    assert lead_text(Progress(ProgressKind.TRIAL, (trial(0, 40.0),))) == "", "the line itself has its speed"
+    assert lead_text(Progress(ProgressKind.TRIAL, standing_of((trial(0, 40.0),)))) == "", (
+        "the line itself has its speed"
+    )
 
 
 def test_bounds_and_estimates_that_tell_nothing_are_not_given_as_numbers() -> None:
-    shown = Progress(ProgressKind.PROBING, (trial(0), trial(1)), max_gain=0.12, seconds_to_go=10.0)
+    shown = Progress(ProgressKind.PROBING, standing_of((trial(0), trial(1))), max_gain=0.12, seconds_to_go=10.0)
     assert gain_text(shown) == "at most 12% more to gain"
     assert gain_text(replace(shown, max_gain=5.33)) == "more to gain: unknown yet"
     assert [to_go_text(shown, since) for since in (0.0, 9.0, 30.0)] == [
