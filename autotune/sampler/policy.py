@@ -117,7 +117,7 @@ class Choice:
 
 def choose(model: CostModel, standing: Standing, situation: Situation) -> Choice:
     """The measurement to make next."""
-    state, probes_left, margin = State(model, standing, situation), situation.probes_left, situation.margin
+    state, probes_left = State(model, standing, situation), situation.probes_left
     if state.winner is None:
         return _likely_to_fit(state, probes_left)
     rivals = _Rivals.of(state)
@@ -127,7 +127,7 @@ def choose(model: CostModel, standing: Standing, situation: Situation) -> Choice
     gains, scores = state.gains([*rivals.certain, *rivals.likely, *may_fit])
     option, later = None, False
     if probes_left > 0:
-        option, later = _new(state, rivals, may_fit, gains, scores, in_time, margin, probes_left)
+        option, later = _new(state, rivals, may_fit, gains, scores, in_time)
     again, again_later = _again(state, gains, scores, in_time)
     is_early = len(state.tried) < FIRST_PROBES
     if again is not None and (option is None or (again.score > option.score and not is_early)):
@@ -143,7 +143,7 @@ def choose(model: CostModel, standing: Standing, situation: Situation) -> Choice
     if option is not None:
         return rivals.measured(option)
     is_dry = bool((scores[[*rivals.certain, *rivals.likely]] > 1).any())
-    return rivals.none_of(_end(rivals, probes_left, margin, later or again_later or next_proof is not None, is_dry))
+    return rivals.none_of(_end(rivals, later or again_later or next_proof is not None, is_dry))
 
 
 @dataclass(frozen=True)
@@ -264,14 +264,13 @@ def _new(
     gains: Numbers,
     scores: Numbers,
     in_time: float,
-    margin: float,
-    probes_left: float,
 ) -> tuple[_Option | None, bool]:
     """(the untried configuration that is worth most for its seconds, whether others would be but do not end in time).
 
     may_fit: places tried as a risk. gains, scores: by place.
     """
     costs, tried, later = state.costs, len(state.tried), False
+    margin, probes_left = state.situation.margin, state.situation.probes_left
     option: _Option | None = None
     is_first = tried < FIRST_PROBES and state.model.training_steps is None
     is_dry = state.since_better(margin) >= PATIENCE and margin > 0
@@ -328,7 +327,7 @@ def _again(state: State, gains: Numbers, scores: Numbers, in_time: float) -> tup
     return _Option(best, Why.COMPARE, float(gains[best]), float(scores[best])), later
 
 
-def _end(rivals: _Rivals, probes_left: float, margin: float, later: bool, is_dry: bool) -> End:
+def _end(rivals: _Rivals, later: bool, is_dry: bool) -> End:
     """The reason for which nothing is measured any more.
 
     later: whether something that is worth its seconds would not end in time. is_dry: whether something would be worth them.
@@ -339,9 +338,9 @@ def _end(rivals: _Rivals, probes_left: float, margin: float, later: bool, is_dry
         return End.ALL
     if not (rivals.certain or rivals.likely or rivals.unlikely):
         return End.GAIN
-    if probes_left <= 0:
+    if rivals.state.situation.probes_left <= 0:
         return End.PROBES
-    if rivals.max_gain <= margin:
+    if rivals.max_gain <= rivals.state.situation.margin:
         return End.GAIN
     return End.DRY if is_dry else End.WORTH
 
