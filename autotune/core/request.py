@@ -197,7 +197,7 @@ class LoopOptions(TypedDict, total=False):
         "Time limit of the whole command, as 90s, 10m or 1h.", "Limits", metavar="DURATION", unit="seconds")]
     training_steps: Annotated[int | None, Option(
         "Steps of your real run: stop when more searching no longer pays off.", "Limits",
-        default_text="an hour of training", least=1, most=10**12)]
+        default_text="two hours of training", least=1, most=10**12)]
     study_name: Annotated[str | None, Option(
         "Name of the study.", "Output", default_text="MODEL-TASK-gbN-DEVICE", metavar="NAME",
         local="Name the search with name=, or leave it out.")]

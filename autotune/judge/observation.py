@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autotune.core import Configuration, Measurement, Outcome, Serializable
+from autotune.core.interval import student_t
 from autotune.core.measurement import HOST_STAGES, JOIN
 
 WITHOUT_INTERVAL = 0.5
@@ -85,7 +86,7 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         step_s=measurement.step_time_s,
         optimizer_step_s=measurement.optimizer_step_time_s or 0.0,
         tokens=measurement.data_parallel_size * sum(step.non_padding_tokens for step in composed) / len(composed),
-        noise=half / 1.96 if len(composed) > 1 else WITHOUT_INTERVAL,
+        noise=half / student_t(len(composed) - 1) if len(composed) > 1 else WITHOUT_INTERVAL,
         peak_bytes=None if measurement.allocator_retries else measurement.peak_bytes,
         wanted_bytes=measurement.allowed_bytes if measurement.allocator_retries else None,
         starting_s=max(0.0, measurement.probe_seconds - stepping - measurement.compile_s),

@@ -112,7 +112,7 @@ class Prior:
     )  # setting -> value -> factors of the work
     believed: float = BELIEVED  # exponent of how much faster a precision's matrix products are
     unsure: float = UNSURE  # share of an expected change of a micro-step that may be missing
-    between: float = 0.65  # noise of two processes, as a multiple of what the steps within one show of it
+    between: float = 1.0  # noise of two processes, as a multiple of what the steps within one show of it
     own: float = 0.05  # part that a single measurement's steps add to its noise, as a share of what they show
     optimizer_noise: float = 1.3  # factor of the noise of an optimizer's step, which is short
     spread: "Spread | None" = field(

@@ -21,7 +21,7 @@ class Situation:
     repeat_seconds: Mapping[Configuration, float] = field(
         default_factory=dict
     )  # of what was measured, if not as the first time
-    run_s: float | None = None  # of the training that follows; None: as the training steps say, else an hour
+    run_s: float | None = None  # of the training that follows; None: as the training steps say, else two hours
     risks: int = 0  # tries of what may not fit that are left
     probes_left: float = math.inf  # configurations that may still be measured first
     margin: float = 0.01  # share of the speed that is not worth a measurement

@@ -47,7 +47,7 @@ def time_is_over(plan: Plan) -> StopReason:
 
 
 def _not_worth_it(plan: Plan, standing: Standing, choice: Choice) -> StopReason | None:
-    """The training is too short for another probe to pay; it is an hour without announced steps."""
+    """The training is too short for another probe to pay; it is two hours without announced steps."""
     best = standing.leader
     if best is None or best.final.step_time_s is None:
         return None

@@ -79,7 +79,7 @@ def chosen(
     barred: Sequence[Configuration] = (),
     **facts: object,
 ) -> Choice:
-    """The choice after these, in an hour of training unless the model says how long it is."""
+    """The choice after these, in two hours of training unless the model says how long it is."""
     standing = Standing(trials_of(several))
     vars(standing).update(observations=[*several], barred=[*barred], rules_out=implied)
     situation = Situation(**{"at_s": PROBE_S * len(several), **facts})  # type: ignore[arg-type]
