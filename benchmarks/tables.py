@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, geometric_mean, median, stdev
 
 import numpy as np
 
@@ -34,7 +34,7 @@ NAMES = (*TRAINING, *JUDGES)
 DESIGN: dict[str, Value] = {"optimizer": "adamw_torch_fused", "workers": 0}
 """Values at which every micro-batch size, checkpointing and precision was measured."""
 STEPS_DIFFER = 0.03
-"""Standard deviation of a step's seconds within a table's probes, as a share; with a noise it is in proportion."""
+"""Least standard deviation of a step's seconds within a table's probes, as a share, that is taken for the noise of a probe."""
 DRIFT_PROBES, DRIFT_GRID = 10, 0.05
 """Time constant of the machine's drift, in probes of the baseline; distance of the points that are drawn, in time constants."""
 
@@ -100,6 +100,12 @@ class Table:
         return {item: float(measured.samples_per_second or 0.0) for item, measured in self.measured.items()}
 
     @cached_property
+    def steps_differ(self) -> float:
+        """Standard deviation of a step's seconds within a probe, as a share; in the median of the table."""
+        each = ([step.seconds for step in measured.composed_steps] for measured in self.measured.values())
+        return max(STEPS_DIFFER, median(stdev(seconds) / fmean(seconds) for seconds in each if len(seconds) > 1))
+
+    @cached_property
     def peaks(self) -> Mapping[Configuration, int]:
         """Peak bytes."""
         return {item: measured.peak_bytes or 0 for item, measured in self.measured.items()}
@@ -129,7 +135,7 @@ class TableProbe:
     """A probe that answers with a table's measurements under a memory budget.
 
     noise: standard deviation of the logarithm of a probe's speed: one factor for all its steps, as processes differ; its steps'
-    own deviations are in proportion. equal: every configuration is as fast as the baseline.
+    own deviations are in proportion, so that the table's usual ones are at most this. equal: every configuration is as fast as the baseline.
 
     drift: of the machine: all speeds are higher or lower by one factor, which wanders with the time at which a probe begins
     (standard deviation of its logarithm). clock: seconds of virtual time; by default those of all measurements before.
@@ -168,7 +174,7 @@ class TableProbe:
         moved = wandering(self.seed, now_s / (DRIFT_PROBES * self.table.baseline_seconds)) if self.drift else 0.0
         speed = self.table.speeds[self.table.baseline if self.equal else configuration]
         speed *= math.exp(rng.gauss(0.0, self.noise) + self.drift * moved)
-        return replace(measured, steps=quieter(measured, speed, self.noise / STEPS_DIFFER), allowed_bytes=self.budget)
+        return replace(measured, steps=quieter(measured, speed, self.noise / self.table.steps_differ), allowed_bytes=self.budget)
 
 
 def wandering(seed: int, time: float) -> float:

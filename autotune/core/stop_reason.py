@@ -31,8 +31,8 @@ class StopKind(Kind):
         "your {training_steps:.0f} steps take about {training_s:time}: "
         "another probe of about {probe_s:time} is not expected to save as much",
     )
-    NOT_WORTH_AN_HOUR = (
-        "not_worth_an_hour",
+    NOT_WORTH_ASSUMED = (
+        "not_worth_assumed",
         "another probe of about {probe_s:time} is not expected to save as much in {training_s:time} of training "
         "(--training-steps says how long yours is)",
     )

@@ -15,6 +15,7 @@ from autotune.core.measurement import JOIN, Measurement
 from autotune.core.step import Step
 from autotune.core.trial import Trial
 from autotune.judge.objective import speed
+from autotune.judge.observation import standard_error
 
 LOOKS = {2: 0.05, 3: 0.05, 6: 0.02, 12: 0.02}
 """Pairs after which a claim is looked at -> probability that its interval there does not hold the truth. Of searches in which all
@@ -84,7 +85,19 @@ def claim(trial: Trial, rival: Trial, objective: str) -> Ratio | None:
     """The speed of one trial over the other's with its interval, from the pairs at the last look; None before the first."""
     several = pairs(trial, rival)
     look = last_look(len(several))
-    return ratio_of([log_ratio(*pair, objective) for pair in several[:look]], LOOKS[look]) if look else None
+    if not look:
+        return None
+    logarithms = [log_ratio(*pair, objective) for pair in several[:look]]
+    return ratio_of(logarithms, LOOKS[look], _noise_of(several[:look]))
+
+
+def _noise_of(several: Sequence[tuple[Measurement, Measurement]]) -> float:
+    """Standard deviation of a pair's logarithm by the steps within its measurements; 0 if samples differ in length, as steps then
+    do, too."""
+    errors = [
+        standard_error(measured) or 0.0 for pair in several for measured in pair if measured.tokens_per_sample is None
+    ]
+    return math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0
 
 
 def last_look(count: int) -> int:
@@ -100,9 +113,14 @@ def pairs_needed(ratio: Ratio, count: int) -> int | None:
     return next((count for count in later if critical(count, LOOKS[count]) * deviation < away), None)
 
 
-def ratio_of(logarithms: Sequence[float], share: float) -> Ratio:
-    """exp of the mean of these, with the interval that misses it with this probability (Student's t)."""
-    mean, half = fmean(logarithms), critical(len(logarithms), share) * max(stdev(logarithms), LEAST_DEVIATION)
+def ratio_of(logarithms: Sequence[float], share: float, least: float = 0.0) -> Ratio:
+    """exp of the mean of these, with the interval that misses it with this probability (Student's t).
+
+    least: standard deviation of one of them that is known otherwise: a few agree by chance, and what is looked at again and again
+    ends when they do.
+    """
+    deviation = max(stdev(logarithms), least, LEAST_DEVIATION)
+    mean, half = fmean(logarithms), critical(len(logarithms), share) * deviation
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

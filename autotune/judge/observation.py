@@ -77,7 +77,6 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
     speed = measurement.samples_per_second
     if measurement.outcome is not Outcome.COMPLETED or speed is None:
         return observation
-    half = min(speed.high - speed.value, speed.value - speed.low) / speed.value
     composed, steps = measurement.composed_steps, measurement.steps
     run = len(steps) + measurement.untimed_steps
     stepping = run * sum(step.seconds for step in steps) / len(steps)
@@ -86,10 +85,19 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         step_s=measurement.step_time_s,
         optimizer_step_s=measurement.optimizer_step_time_s or 0.0,
         tokens=measurement.data_parallel_size * sum(step.non_padding_tokens for step in composed) / len(composed),
-        noise=half / student_t(len(composed) - 1) if len(composed) > 1 else WITHOUT_INTERVAL,
+        noise=standard_error(measurement) or WITHOUT_INTERVAL,
         peak_bytes=None if measurement.allocator_retries else measurement.peak_bytes,
         wanted_bytes=measurement.allowed_bytes if measurement.allocator_retries else None,
         starting_s=max(0.0, measurement.probe_seconds - stepping - measurement.compile_s),
         compile_s=measurement.compile_s,
         steps=run,
     )
+
+
+def standard_error(measurement: Measurement) -> float | None:
+    """Standard deviation of the logarithm of a measurement's speed by the steps within it; None of a single step."""
+    speed, count = measurement.samples_per_second, len(measurement.composed_steps)
+    if speed is None or count < 2:
+        return None
+    half = min(speed.high - speed.value, speed.value - speed.low) / speed.value
+    return half / student_t(count - 1)

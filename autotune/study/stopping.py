@@ -53,7 +53,7 @@ def _not_worth_it(plan: Plan, standing: Standing, choice: Choice) -> StopReason 
         return None
     numbers = {"training_s": run_seconds(plan.training_steps, best.final.step_time_s), "probe_s": choice.seconds}
     if plan.training_steps is None:
-        return StopReason(StopKind.NOT_WORTH_AN_HOUR, numbers)
+        return StopReason(StopKind.NOT_WORTH_ASSUMED, numbers)
     promising = f"{choice.promising} (not measured)" if choice.promising else "what you have"
     numbers["training_steps"] = plan.training_steps
     return StopReason(StopKind.NOT_WORTH_IT, numbers, fastest=promising if len(standing.trials) == 1 else "")

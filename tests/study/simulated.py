@@ -38,7 +38,7 @@ EPOCH_S = 1e9
 """Seconds since the epoch at which a world begins."""
 
 LIKELY = {StopKind.NOTHING_TO_WIN, StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT}
-BY_GAINS = LIKELY | {StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_AN_HOUR, StopKind.NOTHING_BETTER}
+BY_GAINS = LIKELY | {StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_ASSUMED, StopKind.NOTHING_BETTER}
 """Kinds of ends that follow from random draws."""
 
 

@@ -122,5 +122,5 @@ def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
             f"estimated fastest: {told}"
         )
     assert (
-        "save as much in 1 h 0 min of training" in stop_reason(PLAN, standing_of(TRIALS), ended(End.WORTH), SPACE).text
+        "save as much in 2 h 0 min of training" in stop_reason(PLAN, standing_of(TRIALS), ended(End.WORTH), SPACE).text
     )
