@@ -87,17 +87,22 @@ def claim(trial: Trial, rival: Trial, objective: str) -> Ratio | None:
     look = last_look(len(several))
     if not look:
         return None
-    logarithms = [log_ratio(*pair, objective) for pair in several[:look]]
-    return ratio_of(logarithms, LOOKS[look], _noise_of(several[:look]))
+    ratio = ratio_of([log_ratio(*pair, objective) for pair in several[:look]], LOOKS[look])
+    half = max(math.log(ratio.high / ratio), _least_half(several[:look], LOOKS[look]))
+    return Ratio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
-def _noise_of(several: Sequence[tuple[Measurement, Measurement]]) -> float:
-    """Standard deviation of a pair's logarithm by the steps within its measurements; 0 if samples differ in length, as steps then
-    do, too."""
-    errors = [
-        standard_error(measured) or 0.0 for pair in several for measured in pair if measured.tokens_per_sample is None
-    ]
-    return math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0
+def _least_half(several: Sequence[tuple[Measurement, Measurement]], share: float) -> float:
+    """Half of the interval of the pairs' mean logarithm by the steps within the measurements: a few pairs agree by chance.
+
+    0 if samples differ in length: steps do then, too.
+    """
+    both = [measured for pair in several for measured in pair if measured.tokens_per_sample is None]
+    errors = [error for error in map(standard_error, both) if error is not None]
+    if not errors:
+        return 0.0
+    degrees = sum(len(measured.composed_steps) - 1 for measured in both)
+    return student_t(degrees, share) * math.sqrt(2 * fmean(error**2 for error in errors) / len(several))
 
 
 def last_look(count: int) -> int:
@@ -113,14 +118,9 @@ def pairs_needed(ratio: Ratio, count: int) -> int | None:
     return next((count for count in later if critical(count, LOOKS[count]) * deviation < away), None)
 
 
-def ratio_of(logarithms: Sequence[float], share: float, least: float = 0.0) -> Ratio:
-    """exp of the mean of these, with the interval that misses it with this probability (Student's t).
-
-    least: standard deviation of one of them that is known otherwise: a few agree by chance, and what is looked at again and again
-    ends when they do.
-    """
-    deviation = max(stdev(logarithms), least, LEAST_DEVIATION)
-    mean, half = fmean(logarithms), critical(len(logarithms), share) * deviation
+def ratio_of(logarithms: Sequence[float], share: float) -> Ratio:
+    """exp of the mean of these, with the interval that misses it with this probability (Student's t)."""
+    mean, half = fmean(logarithms), critical(len(logarithms), share) * max(stdev(logarithms), LEAST_DEVIATION)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
