@@ -77,7 +77,7 @@ audit: $(STAMP)
 notebook: $(STAMP)
 	$(BIN)/python docs/execute_notebook.py
 
-# Three hours, on an idle machine.
+# Four hours, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/start_latency.py
 	$(BIN)/python benchmarks/run_overhead.py
@@ -93,6 +93,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/replay.py build/replay.jsonl --seeds 0 9 --page replay "Searches replayed on tables that chose no constant"
 	$(BIN)/python benchmarks/replay.py build/equal.jsonl --equal --drifts 0 0.02 0.1 --devices 1 4 --budgets 1 --seeds 0 34 \
 	    --by noise drift devices --page equal "Searches in which all configurations are equally fast"
+	$(BIN)/python benchmarks/sensitivity.py build/sensitivity.jsonl
 	$(BIN)/python benchmarks/anytime.py
 	$(BIN)/python benchmarks/decision_time.py
 	$(BIN)/python benchmarks/page.py

@@ -16,8 +16,9 @@ from machine import write_table  # noqa: E402
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
 from autotune.judge.standing import Standing  # noqa: E402
-from autotune.sampler.physics import PhysicsSampler, WarmStart  # noqa: E402
+from autotune.sampler.physics import PhysicsSampler  # noqa: E402
 from autotune.sampler.policy import Why  # noqa: E402
+from autotune.sampler.warm_start import WarmStart  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
 from tests.replay_probe import recorded  # noqa: E402
 

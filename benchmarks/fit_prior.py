@@ -25,8 +25,8 @@ from tables import DESIGN, TRAINING, Table, read_table, recorded  # noqa: E402
 from autotune.core import Configuration  # noqa: E402
 from autotune.judge.observation import Observation, observed  # noqa: E402
 from autotune.sampler.cost_model import CostModel  # noqa: E402
-from autotune.sampler.parameters import all_values  # noqa: E402
 from autotune.sampler.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, Prior  # noqa: E402
+from autotune.sampler.warm_start import WarmStart  # noqa: E402
 
 START = Prior(
     micro_step=replace(MICRO_STEP, starting=0.7),
@@ -52,16 +52,10 @@ def is_design(configuration: Configuration) -> bool:
 
 
 def model_of(table: Table, prior: Prior) -> CostModel:
-    space = table.space
     considered = [one for one in table.measured if is_design(one)]
-    return CostModel(
-        list(dict.fromkeys([table.baseline, *considered])),
-        all_values(space),
-        space.baseline,
-        table.informs(prior),
-        lambda one: float(table.estimates[one]),
-        max(table.peaks.values()),
-    )
+    allowed, estimate = max(table.peaks.values()), lambda one: float(table.estimates[one])
+    knowledge = WarmStart(allowed, estimate, table.informs(prior))
+    return CostModel(list(dict.fromkeys([table.baseline, *considered])), table.space, knowledge)
 
 
 def evidence(prior: Prior, table: Table, seen: list[Observation]) -> float:

@@ -37,13 +37,13 @@ from tables import BUDGETS, JUDGES, Table, TableProbe, quieter, read_table, reco
 from autotune.core.measurement import Outcome  # noqa: E402
 from autotune.core.stop_reason import StopReason  # noqa: E402
 from autotune.executors.pool import Pool, Work, carried_out  # noqa: E402
+from autotune.judge import constants  # noqa: E402
 from autotune.judge.observation import observed  # noqa: E402
 from autotune.judge.standing import Standing  # noqa: E402
 from autotune.probe import Probe  # noqa: E402
 from autotune.sampler.cost_model import CostModel  # noqa: E402
-from autotune.sampler.parameters import all_values  # noqa: E402
-from autotune.sampler.physics import WarmStart  # noqa: E402
 from autotune.sampler.prior import CPU_MEMORY, Prior  # noqa: E402
+from autotune.sampler.warm_start import WarmStart  # noqa: E402
 from autotune.study.loop import open_study, search  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
 from autotune.study.study import Study  # noqa: E402
@@ -172,7 +172,8 @@ def replayed(case: Case) -> Found:
     """One search, from its baseline to its confirmed answer."""
     table = read_table(case.table)
     budget = table.budget(case.share)
-    plan = Plan(N_TRIALS, "samples_per_second", budget, sampler=case.sampler, seed=case.seed)
+    margin = constants.SAME_SPEED
+    plan = Plan(N_TRIALS, "samples_per_second", budget, sampler=case.sampler, margin=margin, seed=case.seed)
     knowledge = knowledge_of(table, budget)
     pool = devices_of(table, case)
     standing, stop = searched(table, plan, knowledge, pool)
@@ -209,16 +210,7 @@ def replayed(case: Case) -> Found:
 
 def predictions(table: Table, knowledge: WarmStart, standing: Standing, noise: float) -> list[list[float]]:
     """[trials before, error, standard deviation] of the model's predictions of what was not tried yet and may fit."""
-    space, found = table.space, []
-    model = CostModel(
-        list(space),
-        all_values(space),
-        space.baseline,
-        knowledge.prior,
-        knowledge.estimate or float,
-        knowledge.allowed_bytes,
-        padded=knowledge.padded,
-    )
+    model, found = CostModel(list(table.space), table.space, knowledge), []
     for count in AFTER:
         trials = standing.trials[:count]
         if len(trials) < count or not trials[0].feasible:

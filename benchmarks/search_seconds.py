@@ -41,8 +41,9 @@ from autotune.probe import ExitInfo, ProbeOptions  # noqa: E402
 from autotune.probe.order import CONFIRMATION, Order, Timing, answer_name  # noqa: E402
 from autotune.probe.process.launcher import write_order  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
-from autotune.sampler.physics import WarmStart, expected_work  # noqa: E402
+from autotune.sampler.physics import expected_work  # noqa: E402
 from autotune.sampler.prior import CUDA_KERNEL_S, Prior, roofline  # noqa: E402
+from autotune.sampler.warm_start import WarmStart  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
 from autotune.space.settings.precision import ALIKE, FROZEN  # noqa: E402
@@ -378,7 +379,7 @@ def searched(case: Case, behaviour: Behaviour, seed: int = 0, speed: Callable[[f
         plan = plan_of(request, environment, host.time_limit, allowed)
         plan = plan if behaviour.worthwhile else replace(plan, confirmation_rounds=0)
         study = open_study(folder, space, plan)
-        of = live_probe(request, host, environment, workload, allowed, folder, lambda: None)  # type: ignore[arg-type]
+        of = live_probe(request, host, environment, workload, allowed, folder)  # type: ignore[arg-type]
         former = None if behaviour.windows else FORMER
         probe = FormerProbe(**{**vars(of), "timings": former}, behaviour=behaviour)
 

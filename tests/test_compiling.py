@@ -12,7 +12,7 @@ from autotune.core.slot import Slot
 from autotune.judge.objective import pays_from, speed
 from autotune.judge.observation import observed
 from autotune.report.checks import compiling_text
-from autotune.sampler.physics import WarmStart
+from autotune.sampler.warm_start import WarmStart
 from autotune.study.job import Run
 from autotune.study.loop import open_study, search
 from autotune.study.measure import measure

@@ -66,7 +66,8 @@ class TuningResult(SearchResult):
 
         It knows the memory limit; the estimate of memory that a search makes first is not part of it.
         """
-        from autotune.sampler.physics import PhysicsSampler, WarmStart
+        from autotune.sampler.physics import PhysicsSampler
+        from autotune.sampler.warm_start import WarmStart
         from autotune.space.build import build_space
 
         request = self.request

@@ -93,7 +93,7 @@ def _publish(study: Study, database: StudyDatabase, trackers: Trackers) -> None:
 def _probe(setup: SearchSetup, excluded: dict[str, str], executor: Executor) -> LiveProbe:
     """The probe of an executor. excluded: callbacks of the user's, as in `LiveProbe.left_out`."""
     on = executor.host, executor.environment, executor.workload, setup.study.plan.allowed_bytes, setup.study.folder
-    return live_probe(setup.unmeasured.request, *on, executor.device_used, left_out=excluded)
+    return live_probe(setup.unmeasured.request, *on, device_used=executor.device_used, left_out=excluded)
 
 
 def _able(setup: SearchSetup, pool: Pool) -> list[Executor]:

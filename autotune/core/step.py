@@ -13,6 +13,9 @@ from statistics import linear_regression
 from autotune.core.interval import ratio_interval
 from autotune.core.io import Serializable
 
+MICRO_STEPS = 3
+"""Micro-steps (first, middle and last) from which a step of more is composed."""
+
 FITTED = 5
 """Timed steps from which on the time of a token is fitted to them."""
 

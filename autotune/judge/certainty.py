@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from autotune.core.reason import Kind, Reason
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.trial import Trial
-from autotune.judge.claim import LOOKS, pairs_needed
+from autotune.judge.claim import pairs_needed
+from autotune.judge.constants import LOOKS
 from autotune.judge.standing import Standing
 
 _OPEN = "cannot tell whether trial {trial:.0f} is faster ({low:.2f} to {high:.2f} times as fast)"

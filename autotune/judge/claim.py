@@ -14,21 +14,13 @@ from autotune.core.interval import Ratio, student_t
 from autotune.core.measurement import JOIN, Measurement
 from autotune.core.step import Step
 from autotune.core.trial import Trial
+from autotune.judge.constants import BESIDE, LEAST_NOISE, LOOKS
 from autotune.judge.objective import speed
 from autotune.judge.observation import standard_error
 
-LOOKS = {2: 0.05, 3: 0.05, 6: 0.02, 12: 0.02}
-"""Pairs after which a claim is looked at -> probability that its interval there does not hold the truth. Of searches in which all
-configurations are equally fast at most one in twenty may claim a speed-up (reports/equal.md)."""
-
 COMPARISONS = 100
-"""Rounds of higher numbers are comparisons, by which a winner is chosen: none of a pair, which would believe its luck."""
-
-BESIDE = 3
-"""Measurements are side by side if they begin at most this number of their durations apart."""
-
-LEAST_DEVIATION = 1e-3
-"""Least standard deviation of a pair's logarithm: two pairs may agree by chance."""
+"""Rounds of higher numbers are comparisons, by which a winner is chosen: none of a pair, which would believe its luck.
+Technical: more than the rounds of any search."""
 
 
 def are_side_by_side(first: Measurement, other: Measurement) -> bool:
@@ -120,7 +112,7 @@ def pairs_needed(ratio: Ratio, count: int) -> int | None:
 
 def ratio_of(logarithms: Sequence[float], share: float) -> Ratio:
     """exp of the mean of these, with the interval that misses it with this probability (Student's t)."""
-    mean, half = fmean(logarithms), critical(len(logarithms), share) * max(stdev(logarithms), LEAST_DEVIATION)
+    mean, half = fmean(logarithms), critical(len(logarithms), share) * max(stdev(logarithms), LEAST_NOISE)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

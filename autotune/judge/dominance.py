@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.core.measurement import HOST_STAGES
 from autotune.core.note import Note, NoteKind
+from autotune.judge.constants import SAME_CRASHES, SAME_SHAPES
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.setting import shown_values
 
@@ -18,12 +19,6 @@ TOO_FEW_DEVICES = "devices"
 
 HOST_SETTINGS = ("workers", "prefetch_factor", "pin_memory")
 """Settings that take the host's memory, more with higher values."""
-
-SAME_CRASHES = 3
-"""Crashes after which a value that never completed is probed no more."""
-
-SAME_SHAPES = 2
-"""Crashes that differ in numbers alone and are about shapes, after which a micro-batch size that met one is probed no more."""
 
 AFTER_FORWARD = ("optimizer",)
 """Settings without effect on a forward pass."""

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from autotune.core import Configuration, Measurement, Outcome, Serializable
 from autotune.core.interval import student_t
 from autotune.core.measurement import HOST_STAGES, JOIN
-
-WITHOUT_INTERVAL = 0.5
-"""Noise of a speed without an interval, as of a single step: standard deviation of its logarithm."""
+from autotune.judge.constants import WITHOUT_INTERVAL
 
 
 @dataclass(frozen=True)

@@ -10,32 +10,19 @@ from autotune.core.interval import Interval, Ratio, quotient_of_means
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.judge.claim import claim, pairs
+from autotune.judge.constants import (
+    EACH_CHANGE,
+    MAX_DISPLAY_WIDTH,
+    PROCESSES_DIFFER,
+    SAME_MEMORY,
+    SAME_SPEED,
+    SPEED_UP_WIDTH,
+)
 from autotune.judge.dominance import implied_by
 from autotune.judge.objective import speed
 from autotune.judge.observation import Observation, observed
 from autotune.judge.substitute import compared_with, substitute
 from autotune.space.settings import learning_differences
-
-SAME_MEMORY = 0.05
-"""Peaks that differ by less than this share are not a reason to take the slower of two."""
-
-SAME_SPEED = 0.01
-"""Speeds that differ by less than this share count as equal: the margin that is not worth a measurement."""
-
-EACH_CHANGE = 0.003
-"""Share of the speed that each changed setting has to win. The fewest changes of all that look equal lost 1.1 % in every search
-on two recorded tables, and at 2 % noise 0.2 % on average."""
-
-PROCESSES_DIFFER = 0.03
-"""Standard deviation of the logarithm of the speeds of two processes of one configuration, on a CPU: 3 to 13 % on one thread.
-The steps within a single measurement do not show it."""
-
-SPEED_UP_WIDTH = 0.1
-"""Full width of the speed-up's 95 % interval, as a share of it, up to which it tells that a configuration is as fast; a wider
-one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
-
-MAX_DISPLAY_WIDTH = 0.5
-"""Full width of a speed-up's 95 % interval, as a share of it, up to which a search that runs shows the speed-up."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,6 @@ LEANER: tuple[tuple[str, Value], ...] = (
 """Settings with their values that save memory, in the order in which a user would try them once a smaller micro-batch does
 not help; sharding takes as many ranks as there are. Weights in 16 bits learn differently: they come last."""
 
-MOST_TRIED = 3
-"""Substitutes that are probed at most."""
-
 
 def substitute(trials: Sequence[Trial]) -> Trial | None:
     """The measured trial that changes the least of a baseline without enough memory; None if the baseline runs, or none does."""

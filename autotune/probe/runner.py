@@ -11,15 +11,13 @@ from autotune.core.failures import Failure
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot
+from autotune.core.step import MICRO_STEPS
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import Host, ProbeOptions
 from autotune.probe.order import LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import attempt, read_answer
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
-
-MICRO_STEPS = 3
-"""Micro-steps (first, middle and last) from which larger accumulations are composed."""
 
 PREFETCH_FACTOR = 2
 """Batches that each worker of torch's DataLoader prepares ahead by default."""

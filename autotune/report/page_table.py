@@ -8,7 +8,7 @@ from typing import Any
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_interval
-from autotune.judge.standing import MAX_DISPLAY_WIDTH
+from autotune.judge.constants import MAX_DISPLAY_WIDTH
 from autotune.report.columns import BYTES, GROUPS, SECONDS, SHARE, SPEED, TIMES, TOKENS, Column, trial_columns
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame

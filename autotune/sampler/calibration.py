@@ -10,20 +10,15 @@ import numpy as np
 from autotune.core import Trial, Value
 from autotune.judge.observation import observed
 from autotune.judge.standing import each_measured
+from autotune.sampler.constants import MODELS_DIFFER
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.parameters import all_values
-from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import MIB, Learned, Prior
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, CostChange
 
-MODELS_DIFFER = CostChange(0.05, 0.15, 4 * MIB)
-"""Standard deviation of a value's effect from model to model on one device, beyond what is expected of it: five recorded
-tables differ by 3.5 % of a micro-step, 14 % of the optimizer's and 3.3 MiB (python benchmarks/fit_prior.py --models); more,
-because they are five small models of one CPU."""
-
 UNKNOWN_BYTES = 1e15
-"""Standard deviation of bytes about which nothing was learned."""
+"""Standard deviation of bytes about which nothing was learned. Technical: infinity would have no arithmetic."""
 
 KNOWN = Learned(CostChange(), CostChange())
 """For the baseline's value, against which effects are measured."""
@@ -62,18 +57,9 @@ def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]
     if not timed or timed[0] != trials[0] or timed[0].configuration != space.baseline:
         return Calibration()
     pool = list(dict.fromkeys(trial.configuration for trial in timed))
-    prior = replace(knowledge.prior, learned={})
     estimate = knowledge.estimate or (lambda configuration: 0.0)
-    model = CostModel(
-        pool,
-        all_values(space),
-        space.baseline,
-        prior,
-        estimate,
-        knowledge.allowed_bytes,
-        untouched_bytes=knowledge.untouched_bytes,
-        padded=knowledge.padded,
-    )
+    prior = replace(knowledge.prior, learned={})
+    model = CostModel(pool, space, replace(knowledge, estimate=estimate, prior=prior, training_steps=None))
     measured = each_measured(timed)
     learned = model.learned(measured)
     base = space.baseline.values

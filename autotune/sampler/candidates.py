@@ -8,18 +8,10 @@ from itertools import combinations, product
 
 from autotune.core.configuration import RANKS, Configuration, Value
 from autotune.judge.observation import Observation
+from autotune.sampler.constants import BEST, POOL, ROOM
 from autotune.sampler.prior import Prior
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, CostChange, WorkFactors
-
-POOL = 5000
-"""Largest number of configurations to consider."""
-
-ROOM = {1: 1 / 2, 2: 3 / 4}
-"""Number of differing settings -> share of the pool that such neighbours may fill."""
-
-BEST = 3
-"""Best combinations of core settings with which the other settings are tried."""
 
 
 def stages(space: SearchSpace, observations: Sequence[Observation], core_probes: int) -> list[tuple[SearchSpace, ...]]:

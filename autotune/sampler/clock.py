@@ -9,20 +9,8 @@ import numpy as np
 
 from autotune.core.measurement import JOIN
 from autotune.judge.observation import Observation
+from autotune.sampler.constants import DIFFER, DRIFT_PROBES
 from autotune.sampler.gp import Numbers
-
-DRIFTS = ((0.0, 0.4), (0.01, 0.2), (0.03, 0.2), (0.1, 0.2))
-"""(standard deviation, prior weight) of the drift of a machine's speed in a search: none if idle, a tenth on a shared card."""
-
-DRIFT_PROBES = 10.0
-"""Probes after which a machine's speed is hardly what it was: exp(-1) of what it differed by is left."""
-
-LEAST_NOISE = 1e-3
-"""Least noise that the steps within a measurement show: some are as regular as their clock."""
-
-DIFFER = 0.03
-"""Standard deviation of the logarithm of speeds of devices of one kind: cards of one model differ by 8 % in the mean and up to
-22 % (Sinha et al., SC22, arXiv 2208.11035)."""
 
 
 @dataclass(frozen=True)

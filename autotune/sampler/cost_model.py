@@ -10,7 +10,7 @@ slope learned from the probes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import median, median_low
@@ -19,29 +19,23 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
+from autotune.core.step import MICRO_STEPS
+from autotune.judge.constants import LEAST_NOISE
 from autotune.judge.observation import Observation
-from autotune.sampler.clock import LEAST_NOISE, Clock
+from autotune.sampler.clock import Clock
+from autotune.sampler.constants import LEAST_PEAK, PROBE_START_S, PROBE_STEPS, WORTH
 from autotune.sampler.costs import Covariances, ExpectedCosts, Places, Times
 from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
+from autotune.sampler.parameters import all_values
 from autotune.sampler.prior import MIB, Learned, Prior
 from autotune.sampler.scales import error_mixture, grid, grid_posterior, representatives
+from autotune.sampler.warm_start import WarmStart, with_estimate
+from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS, CostChange, WorkFactors
 
-PROBE_START_S, PROBE_STEPS = 2.0, 8.0
-"""Seconds of a probe outside its steps, and its steps, before any probe."""
-
-PROBE_MICRO_STEPS = 3
-"""Micro-steps that a probe runs of each step: the rest is composed."""
-
-LEAST_PEAK = 0.25
-"""Share of its estimate below which no peak is predicted, whatever the slope says far from the measurements."""
-
-WORTH = 0.1
-"""Expected speed-up of a micro-step from which on a setting's value is among the first probes (policy.FIRST_TRIED)."""
-
 MIN_INFORMATION = 1e-3
-"""Share of an effect's variance below which measurements tell nothing of it."""
+"""Share of an effect's variance below which measurements tell nothing of it. Technical: keeps quotients finite."""
 
 SlowStart = tuple[tuple[str, Value], ...]
 """The values of a configuration that make a training's start slow."""
@@ -50,26 +44,17 @@ SlowStart = tuple[tuple[str, Value], ...]
 class CostModel:
     """Costs of a fixed set of configurations, which includes the baseline and all that are measured.
 
-    values: all values of each setting of the space. estimate: a configuration's peak bytes before any probe.
-    allowed_bytes: what a training may use. untouched_bytes: what counts against the limit and is not part of a peak.
-    training_steps: over which the seconds of a slow start (compiling) are spread. padded: see `encode`.
+    space: with its baseline, and all values of each setting. knowledge: before any probe; without an estimate all peaks are
+    expected to be equal (`with_estimate`).
     """
 
-    def __init__(
-        self,
-        configurations: Sequence[Configuration],
-        values: Mapping[str, Sequence[Value]],
-        baseline: Configuration,
-        prior: Prior,
-        estimate: Callable[[Configuration], float],
-        allowed_bytes: int,
-        training_steps: int | None = None,
-        untouched_bytes: int = 0,
-        padded: Callable[[Configuration], float] = lambda configuration: 1.0,
-    ) -> None:
-        self.configurations, self.training_steps = list(configurations), training_steps
-        self.prior, self.allowed_bytes, self.untouched_bytes = prior, allowed_bytes, untouched_bytes
-        self.baseline = baseline
+    def __init__(self, configurations: Sequence[Configuration], space: SearchSpace, knowledge: WarmStart) -> None:
+        knowledge = with_estimate(knowledge)
+        assert knowledge.estimate is not None
+        self.configurations, self.training_steps = list(configurations), knowledge.training_steps
+        self.prior, self.allowed_bytes = knowledge.prior, knowledge.allowed_bytes
+        self.untouched_bytes, self.baseline = knowledge.untouched_bytes, space.baseline
+        prior, baseline, values = self.prior, self.baseline, all_values(space)
         self.place = {configuration: place for place, configuration in enumerate(self.configurations)}
         self._slow_starts = [_slow_start(configuration) for configuration in self.configurations]
         base = baseline.values
@@ -79,13 +64,15 @@ class CostModel:
             baseline,
             lambda setting, value: prior.prior_std(setting, value, base[setting]),
             lambda setting: SETTINGS[setting].costs.memory and setting != "optimizer",
-            padded,
+            knowledge.padded,
         )
         self._values = values
         self._settings = settings = [name for name in values if name != "micro_batch_size"]
         # Configurations that differ only in settings without memory use have one peak.
         self._memory_points = self.points.only([i for i, name in enumerate(settings) if SETTINGS[name].costs.memory])
-        self.estimates = np.array([estimate(configuration) for configuration in self.configurations], float) / MIB
+        self.estimates = (
+            np.array([knowledge.estimate(configuration) for configuration in self.configurations], float) / MIB
+        )
         self._expected, starting = _expected(self.points, values, baseline, prior)
         self.points = replace(self.points, starting=starting)
         self.promising = self._promising(replace(prior, learned={}))
@@ -133,7 +120,7 @@ class CostModel:
         peak = np.maximum(memory.mean, LEAST_PEAK * self.estimates)
         # A feasible peak did fit.
         allowed = max([self.allowed_bytes, *(seen.peak_bytes or 0 for seen in observations if seen.feasible)])
-        run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro) + np.exp(optimizer.mean)
+        run = np.minimum(self.points.accumulation, MICRO_STEPS) * np.exp(micro) + np.exp(optimizer.mean)
         starting, steps = _probing(observations)
         return ExpectedCosts(
             log_step,

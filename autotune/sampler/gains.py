@@ -6,29 +6,17 @@ import numpy as np
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.interval import Ratio
-from autotune.judge.claim import LOOKS
+from autotune.judge.constants import EACH_CHANGE, LOOKS, SAME_MEMORY
 from autotune.judge.observation import Observation
-from autotune.judge.standing import EACH_CHANGE, SAME_MEMORY, Standing, each_measured
+from autotune.judge.standing import Standing, each_measured
+from autotune.sampler.constants import COMPARED, FANTASY_NOISE, OPTIMISM, REPEATS, RUN_S
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import ExpectedCosts, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.situation import Situation
 from autotune.space.settings import learning_differences
 
-RUN_S = 7200.0
-"""Seconds of the training to tune for if its steps are not announced. Searches that assume one hour leave gains of up to a fifth
-unproven where processes differ by a tenth: a proof takes a tenth of that hour."""
-
-FANTASY_NOISE = 0.05
-"""Noise of the assumed result of a measurement that runs or is planned."""
-
-REPEATS = (1, 2, 4)
-"""Numbers of repeats that a measurement is judged by: one alone may tell nothing of what several do."""
-
 LEAST_PAIRS = min(LOOKS)
-
-COMPARED = 4
-"""Most measurements of one configuration that are made to tell which one is the fastest."""
 
 
 class State:
@@ -86,7 +74,7 @@ class State:
             return False
         ahead, variance = self.difference(self.winner, others)
         changes = self.changes[self.winner] - self.changes[others]
-        return bool((2 * np.sqrt(variance) - ahead + EACH_CHANGE * changes > self.situation.margin).any())
+        return bool((OPTIMISM * np.sqrt(variance) - ahead + EACH_CHANGE * changes > self.situation.margin).any())
 
     def still_open(self, places: Places) -> Iterator[int]:
         """The places among these that are not ruled out."""

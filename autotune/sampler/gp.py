@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 LITTLE = 1e-4
-"""Share of a variance below which an observation changes nothing."""
+"""Share of a variance below which an observation changes nothing. Technical: keeps the equivalent measurement finite."""
 
 ROUNDING = 1e-9
-"""Share of the variances that keeps a matrix of nearly equal points invertible in double precision."""
+"""Share of the variances that keeps a matrix of nearly equal points invertible. Technical: of double precision."""
 
 
 @dataclass(frozen=True)

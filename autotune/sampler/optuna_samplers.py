@@ -14,17 +14,13 @@ from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.judge.dominance import implied_by
 from autotune.judge.standing import Standing
+from autotune.sampler.constants import ANSWERED_IN_A_ROW, POOL
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.physics import PhysicsSampler
 from autotune.sampler.policy import Choice, End, Why
 from autotune.sampler.situation import ALONE, Situation
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
-
-ANSWERED_IN_A_ROW = 200
-"""Proposals in a row that earlier trials answer, after which everything counts as measured."""
-
-WALKED_THROUGH = 5000
-"""Configurations up to which a space is walked through to see whether anything is left."""
 
 DeviceEffects = Mapping[str, tuple[float, float]]
 """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'."""
@@ -154,13 +150,13 @@ class OptunaSampler:
 
     def _exhausted(self) -> StopReason:
         """The reason why nothing new is proposed: the whole space was walked through, or many proposals were answered already."""
-        if self.space.size <= WALKED_THROUGH:
+        if self.space.size <= POOL:
             return StopReason(StopKind.ALL_TESTED)
         return StopReason(StopKind.ALL_PROPOSED, {"proposals": ANSWERED_IN_A_ROW})
 
     def _all_answered(self, trials: Sequence[Trial], running: Sequence[Configuration]) -> bool:
         """True if the trials answer for every configuration of a space small enough to walk through."""
-        if self.space.size > WALKED_THROUGH:
+        if self.space.size > POOL:
             return False
         return all(implied_by(configuration, trials) or configuration in running for configuration in self.space)
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,45 +16,21 @@ from threadpoolctl import ThreadpoolController
 from autotune.core import Configuration, Measurement, Outcome, Trial, Value
 from autotune.judge.observation import Observation, observed
 from autotune.judge.standing import Standing, each_measured
-from autotune.memory.peak import MemoryPeak
-from autotune.sampler.candidates import POOL, narrowed, pool, stages
+from autotune.sampler.candidates import narrowed, pool, stages
+from autotune.sampler.constants import P_AS_FAST, P_FIT_CERTAIN, POOL
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.parameters import all_values, configuration_of, distributions, parameters
-from autotune.sampler.policy import P_FIT_CERTAIN, Choice, Why, choose
-from autotune.sampler.prior import MemoryPrior, Prior
+from autotune.sampler.parameters import configuration_of, distributions, parameters
+from autotune.sampler.policy import Choice, Why, choose
 from autotune.sampler.situation import ALONE, Situation
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, WorkFactors
-from autotune.space.utilization import Arithmetic
 
 DRAWS = 2000
-"""Draws of the speeds of trials: they give the possible gain of one over another within 3 %."""
-
-P_AS_FAST = 0.25
-"""Probability of being as fast from which on a configuration with fewer changes of the user's settings is worth its probe."""
+"""Draws of the speeds of two configurations. Technical: they give a probability within 1 %."""
 
 LOADER = ("workers", "prefetch_factor")
 """Settings that change nothing but how long a step waits for its batches."""
-
-ASSUMED_SHARE = 0.1
-"""Share of the allowed memory that is the estimate of every configuration without one."""
-
-
-@dataclass(frozen=True)
-class WarmStart:
-    """Knowledge before the first probe of a search."""
-
-    allowed_bytes: int  # of a peak
-    estimate: Callable[[Configuration], float] | None = None  # a configuration's peak bytes
-    prior: Prior = field(default_factory=Prior)  # of the costs
-    margin: float = 0.01  # share of a gain that is not worth a probe
-    unknown: str = ""  # values that could not be determined, and the reason
-    core_probes: int = 0  # for a space's core settings before the others (`candidates.stages`)
-    training_steps: int | None = None  # of the run to tune for, over which the seconds of its start are spread
-    untouched_bytes: int = 0  # that count against the limit and are not part of a peak
-    peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None  # the estimate by use, if traced
-    arithmetic: Arithmetic = field(default_factory=Arithmetic)  # of the model and the device
-    padded: Callable[[Configuration], float] = lambda configuration: 1.0  # arithmetic of a sample, see `encode`
 
 
 MEASUREMENT, REPEATS = "measurement", "repeats"
@@ -198,20 +174,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             or (near, parts) != self._considered
             or any(configuration not in model.place for configuration in needed)
         ):
-            warm_start = self.knowledge
-            model = CostModel(
-                pool(parts, needed, near, self.knowledge.prior, self.seed),
-                all_values(self.space),
-                self.space.baseline,
-                warm_start.prior
-                if warm_start.estimate
-                else replace(warm_start.prior, memory=_unknown_memory(warm_start.allowed_bytes)),
-                warm_start.estimate or (lambda configuration: ASSUMED_SHARE * warm_start.allowed_bytes),
-                warm_start.allowed_bytes,
-                warm_start.training_steps,
-                warm_start.untouched_bytes,
-                warm_start.padded,
-            )
+            model = CostModel(pool(parts, needed, near, self.knowledge.prior, self.seed), self.space, self.knowledge)
             self._considered, self._model = (near, parts), model
         return model
 
@@ -280,11 +243,3 @@ def _near(observations: Sequence[Observation]) -> list[Configuration]:
     """The fastest so far that fits and may win."""
     timed = [seen for seen in observations if seen.feasible and seen.step_s is not None]
     return [min(timed, key=lambda seen: seen.step_s or 0.0).configuration] if timed else []
-
-
-def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
-    """Without an estimate: a wide prior; probes show the growth with the micro-batch."""
-    fifth = 0.2 * allowed_bytes
-    return MemoryPrior(
-        offset_bytes=fifth, slope=1.0, value=0.3, rest=0.02, noise_bytes=0.02 * allowed_bytes, sample_bytes=fifth
-    )

@@ -22,6 +22,21 @@ from autotune.core import Configuration
 from autotune.core.interval import Ratio
 from autotune.core.stop_reason import StopReason
 from autotune.judge.standing import Standing
+from autotune.sampler.constants import (
+    COMPARING,
+    CONFIDENCE,
+    FIRST_PROBES,
+    FIRST_TRIED,
+    MIN_COMPARE_SCORE,
+    OPTIMISM,
+    P_FIT_CERTAIN,
+    P_FIT_LIKELY,
+    P_FIT_NEGLIGIBLE,
+    P_FIT_RISKY,
+    PATIENCE,
+    RISK_DISCOUNT,
+    RIVALS,
+)
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import ExpectedCosts, Places
 from autotune.sampler.gains import State
@@ -29,50 +44,9 @@ from autotune.sampler.gp import Numbers
 from autotune.sampler.proof import proof, reserved
 from autotune.sampler.situation import Situation
 
-P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
-"""Probability of fitting from which on a configuration is certain to fit, and likely to. Until something fits, the likeliest is
-tried."""
-
-P_FIT_RISKY = 0.4
-"""Probability of fitting from which on a configuration is tried as a risk, once something fits: running out of memory costs the
-seconds of a probe, a slower configuration hours of training."""
-
-RISK_DISCOUNT = (1.0, 0.3, 0.05)
-"""Factors of the worth of what is certain to fit, likely to, and a risk: one that runs out of memory tells nothing of speed, and
-disturbs whoever shares the device."""
-
-RISKS = 2
-"""Largest number of risky tries of a search."""
-
-
-FIRST_PROBES = 3
-"""Probes before which nothing is concluded from a model that was fitted to them."""
-
-FIRST_TRIED = 4
-"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried if it is worth
-its seconds, whatever other models showed: it may not hold for this one."""
-
-PATIENCE = 6
-"""Trials without one that is better by the margin after which a new one has to be expected to win as much: where configurations
-do not differ, a search ends soon."""
-
-P_FIT_NEGLIGIBLE = 0.005
-"""Probability of fitting below which a configuration is not considered for the bounds."""
-
-RIVALS, DRAWS = 100, 400
-"""Untried configurations with the largest possible gains, among the likely to fit and among the others; random draws
-of all their speeds and peaks together, which give the bounds."""
-
-CONFIDENCE = 0.95
-"""Probability with which no untried configuration gains more than the bound."""
-
-
-COMPARING = 0.25
-"""Seconds of comparisons, as a share of those of first measurements: what they do not tell apart is nearly as fast."""
-
-MIN_COMPARE_SCORE = 0.1
-"""Share of its seconds that a comparison has to be worth. Its gain counts a single rival and no later measurement, a lower
-bound: it is worth several times that."""
+DRAWS = 400
+"""Random draws of all rivals' speeds and peaks together, which give the bounds. Technical: they give the probability of the
+bound within 1 %."""
 
 
 class Why(StrEnum):
@@ -203,7 +177,7 @@ class _Rivals:
     @classmethod
     def of(cls, state: State) -> "_Rivals":
         likelihood = state.likelihood
-        optimistic = state.mean + 2 * state.deviation
+        optimistic = state.mean + OPTIMISM * state.deviation
         groups = (
             likelihood >= P_FIT_CERTAIN,
             (likelihood >= P_FIT_LIKELY) & (likelihood < P_FIT_CERTAIN),

@@ -13,11 +13,18 @@ from autotune.sampler.kernel import EffectKernel, Features, Overlap, self_overla
 from autotune.space.settings import CostChange, WorkFactors
 
 MIB = 2.0**20
+"""Bytes. Technical: a unit."""
 
 
 @dataclass(frozen=True)
 class MemoryPrior:
-    """Deviations of peaks from their estimates: standard deviations, in bytes or as shares of the estimate."""
+    """Deviations of peaks from their estimates: standard deviations, in bytes or as shares of the estimate.
+
+    The defaults are a GPU's. Evidence: reports/gpu.md (an H200) and reports/v100_table.md for offset_bytes and slope: estimates
+    err by 10.5 % of a small model's 1.4 GiB, in the mean by 0.7 % of BERT-large's 29 GiB, by 1.3 % of an 8B Llama's 84 GiB and by
+    0.9 % on a V100. All others are a guess, and settings differ by more there than value and rest say: on the V100 by 0.5 % in
+    float32 and 3.2 % in float16 at one batch size, for the Llama by up to 3.7 %.
+    """
 
     offset_bytes: float = 128 * MIB  # of all configurations together
     value_bytes: float = 16 * MIB  # of each setting's value that is not the baseline's
@@ -58,16 +65,17 @@ CPU_MEMORY = MemoryPrior(
     mean_offset_bytes=29 * MIB,
 )
 """On a CPU a peak is resident memory, an estimate only what torch allocates, without libraries' pages and the heap's
-fragments. Fitted to tables recorded on two threads with the default heap, except slope and value, the offset's deviation (of
-one machine there), and the part that a micro-batch size shares (as on one thread: 3.7 % against 1.9 %)."""
+fragments. Evidence: reports/LOG.md, "What was tried and did not work", for size and rest (3.7 and 1.9 % on one thread) and
+"Where constants come from" for value_bytes, noise_bytes, sample_bytes and mean_offset_bytes. Slope, value and offset_bytes are a
+guess: the tables are of one machine."""
 
 
 @dataclass(frozen=True)
 class Spread:
     """Standard deviations of the logarithms of scales: how far they may be from the prior's on another device.
 
-    Of computation as three tables fitted alone differ (2.9, 5.8 and 6.4 %); of rest half as far as they do (0.6, 1.3 and 6.8 %),
-    around a larger one (scales.REST_DOUBT); of the noise an assumption: the tables are of one machine.
+    Evidence: reports/LOG.md, "Where constants come from", for rest (around a larger one, REST_DOUBT) and computation, both
+    rounded; the noise's is a guess: the tables are of one machine.
     """
 
     rest: float = 1.0
@@ -85,23 +93,29 @@ class Learned(NamedTuple):
 MICRO_STEP = EffectKernel(
     level=2.0, slope=0.05, walk=0.08, value=0.13, growth=0.015, pair=0.008, rest=0.004, computation=0.05, starting=1.6
 )
+"""Deviations of the logarithm of a micro-step's seconds. Evidence: benchmarks/fit_prior.py; level, as good as unknown, and rest
+are a guess. What a micro-step computes explains most of what effects do not."""
+
 OPTIMIZER_STEP = EffectKernel(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.02, pair=0.01, rest=0.076)
-"""Fitted to recorded tables by their evidence (benchmarks/fit_prior.py), except level, slope and walk, and a value's
-effect on a micro-step: tables of one processor do not show how devices differ in the gain of a larger micro-batch (15 % for
-each doubling), nor do tables of four settings show others' effects (10 %). What a micro-step computes explains most of what
-effects do not: configurations that differ in optimizer and workers alone differ by noise in four of five tables."""
+"""Deviations of the logarithm of an optimizer step's seconds. Evidence: reports/LOG.md, "Where constants come from", for value,
+growth, pair and rest; level, slope and walk are a guess."""
 
 
 UNSURE = 0.2
-"""Share of an expected change of a micro-step that may be missing: models differ in it."""
+"""Share of an expected change of a micro-step that may be missing: models differ in it. Evidence: benchmarks/fit_prior.py."""
 
 BELIEVED = 0.42
-"""Exponent of how much faster a precision's large matrix products are: a whole micro-step gains less."""
+"""Exponent of how much faster a precision's large matrix products are: a whole micro-step gains less. Evidence:
+benchmarks/fit_prior.py."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Expected costs before the first measurement of a study."""
+    """Expected costs before the first measurement of a study.
+
+    Evidence: benchmarks/fit_prior.py for kernel_s, believed, unsure and between; reports/LOG.md, "What a search knows of its
+    device", for own. half_speed, which a model's own replaces, and optimizer_noise are a guess.
+    """
 
     micro_step: EffectKernel = MICRO_STEP  # of the logarithm of its seconds
     optimizer_step: EffectKernel = OPTIMIZER_STEP
@@ -140,15 +154,16 @@ class Prior:
 
 OUTSIDE = 0.05
 """Standard deviation of the optimizer's effect on a micro-step, in which it does not run, in multiples of other settings':
-2 %. The means of four optimizers' micro-steps differ by 1 to 3 % in five recorded tables, with a standard error of 1.6 %."""
+0.7 %. Evidence: reports/LOG.md, "What a search knows of its device": configurations that differ in optimizer and workers alone
+differ by no more than two processes of one."""
 
 
 CUDA_KERNEL_S = 12e-6
-"""Seconds to start a kernel on a GPU from Python: an assumption, of the order that profiles of eager training show."""
+"""Seconds to start a kernel on a GPU from Python. Guess, of the order that profiles of eager training show."""
 
 SUSTAINED = 0.5
-"""Share of a large matrix product's rate that a whole model's arithmetic reaches: an assumption; a good training setup on
-one Hopper GPU reaches 35 to 50 % of the data sheet's peak."""
+"""Share of a large matrix product's rate that a whole model's arithmetic reaches. Evidence: reports/gpu.md: on an H200 38.4 and
+36.5 % of the data sheet's 989 TFLOP/s, which are 56 and 54 % of the 675 that a product reached there."""
 
 
 def roofline(flops: float, kernels: float, rate: float, kernel_s: float) -> float:

@@ -7,25 +7,10 @@ from scipy.special import ndtr
 
 from autotune.core import Configuration
 from autotune.core.measurement import JOIN
-from autotune.judge.claim import BESIDE, COMPARISONS, LOOKS, critical, rounds_of
-from autotune.judge.standing import PROCESSES_DIFFER
-from autotune.sampler.clock import DRIFT_PROBES
+from autotune.judge.claim import COMPARISONS, critical, rounds_of
+from autotune.judge.constants import BESIDE, LOOKS, PROCESSES_DIFFER
+from autotune.sampler.constants import DRIFT_PROBES, FIRM_PAIRS, LEAST_POWER, MOST_BEGUN, PROVING, SLACK, WIDE
 from autotune.sampler.gains import State
-
-MOST_BEGUN = 2 * max(LOOKS)
-"""Rounds of the winner from which on no further pair of it is begun: where pairs fall apart a proof would not end."""
-
-LEAST_POWER = 0.2
-"""Probability of being shown from which on a proof is begun, or goes on to a further look."""
-
-WIDE, FIRM_PAIRS = 0.2, 3
-"""Full width of the interval up to which fewer than FIRM_PAIRS pairs are enough: Student's t is 12.7 of two, 4.3 of three."""
-
-SLACK = 1.1
-"""Seconds that a proof may take, as a multiple of the expected seconds."""
-
-PROVING = 0.2
-"""Share of a limited time that is kept for a proof until something is worth proving."""
 
 
 class Proof(NamedTuple):

@@ -13,28 +13,27 @@ from itertools import product
 
 import numpy as np
 
-from autotune.sampler.clock import DRIFTS, Clock
+from autotune.sampler.clock import Clock
+from autotune.sampler.constants import DRIFTS, REST_DOUBT
 from autotune.sampler.gp import ROUNDING, Numbers
 from autotune.sampler.prior import Prior
 
 NODES = ((-2.0, -1.0, 0.0, 1.0, 2.0), (-1.5, -0.5, 0.5, 1.5))
-"""Nodes of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of computation."""
+"""Nodes of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of computation.
+Technical: of an integral."""
 
 LEAST_WEIGHT = 0.01
-"""Weight of a rest and computation below which they are left out."""
-
-REST_DOUBT = 0.004
-"""Share that a prior's rest may leave out: fitted to four of five tables it is 0.7 to 3 %, depending on the table left out, and a
-rest that is believed too small ends a search before its best was tried."""
+"""Weight of a rest and computation below which they are left out. Technical: saves time."""
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly over 0 to 1."""
+"""Its multiples are spread evenly over 0 to 1. Technical."""
 
 NEGLIGIBLE = 1e-6
-"""Weight of a combination that is left out."""
+"""Weight of a combination that is left out. Technical: saves time."""
 
 AT_ONCE = 2**20
-"""Numbers of the covariances that are held at once: those of all combinations take gigabytes after some hundred measurements."""
+"""Numbers of the covariances that are held at once. Technical: those of all combinations take gigabytes after some hundred
+measurements."""
 
 
 @dataclass(frozen=True)

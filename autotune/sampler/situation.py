@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.core import Configuration, Trial
+from autotune.judge.constants import SAME_SPEED
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Situation:
     run_s: float | None = None  # of the training that follows; None: as the training steps say, else two hours
     risks: int = 0  # tries of what may not fit that are left
     probes_left: float = math.inf  # configurations that may still be measured first
-    margin: float = 0.01  # share of the speed that is not worth a measurement
+    margin: float = SAME_SPEED  # share of the speed that is not worth a measurement
     min_repeats: int = 2  # pairs of winner and baseline that a claim needs at least; 0: nothing is measured again
     effects: Mapping[str, tuple[float, float]] = field(
         default_factory=dict

@@ -9,7 +9,8 @@ from autotune.core.errors import SearchFailed
 from autotune.core.failures import relevant_end
 from autotune.core.io import file_end
 from autotune.core.slot import Slot
-from autotune.judge.dominance import SAME_CRASHES, crashing_values
+from autotune.judge.constants import SAME_CRASHES
+from autotune.judge.dominance import crashing_values
 from autotune.probe.order import LOG
 from autotune.study.study import Study
 

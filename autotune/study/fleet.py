@@ -15,7 +15,7 @@ from autotune.core.measurement import JOIN
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.units import format_seconds
 from autotune.executors.pool import RETURN_S, Ended, Pool, Work
-from autotune.sampler.clock import DIFFER
+from autotune.sampler.constants import DIFFER
 from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects
 from autotune.space.search_space import SearchSpace
 from autotune.study.job import Run

@@ -19,7 +19,7 @@ from autotune.executors.pool import Ended, Pool, Work, as_pool
 from autotune.judge.dominance import TOO_FEW_DEVICES
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER
-from autotune.sampler.physics import WarmStart
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.crashes import stop_if_it_crashes
 from autotune.study.fleet import Fleet

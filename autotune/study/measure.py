@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,12 @@ from autotune.core.interrupt import StopRequest
 from autotune.core.io import Unreadable, read_record
 from autotune.core.note import Note, NoteKind
 from autotune.core.slot import SlotKind
+from autotune.judge.constants import SAME_MEMORY
 from autotune.judge.dominance import NEVER_PROBED
 from autotune.judge.objective import speed
-from autotune.judge.standing import SAME_MEMORY, Standing
+from autotune.judge.standing import Standing
 from autotune.probe import Host, Probe, ProbeOptions
-from autotune.probe.order import ANSWER, ORDER, Timing
+from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.runner import LiveProbe
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.setting import shown_values
@@ -62,14 +63,14 @@ def live_probe(
     workload: Workload,
     allowed_bytes: int,
     folder: Path,
-    device_used: Callable[[], tuple[int, list[str]] | None],
-    timings: tuple[Timing, Timing] | None = None,
     **more: Any,
 ) -> LiveProbe:
-    """The probe that trains with a request's arguments, with its files in this study's folder. The rest is as in `LiveProbe`."""
+    """The probe that trains with a request's arguments, with its files in this study's folder.
+
+    more: further fields of `LiveProbe`, such as device_used.
+    """
     place, base = partial(probe_folder, folder), request.training_args
-    of = host, environment, workload, base, allowed_bytes, place
-    return LiveProbe(*of, request.objective, device_used, timings, **more)
+    return LiveProbe(host, environment, workload, base, allowed_bytes, place, request.objective, **more)
 
 
 def left_out(trials: Sequence[Trial]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
+from autotune.judge.constants import SAME_SPEED
 from autotune.judge.objective import speed
 from autotune.judge.standing import Standing
 
@@ -34,7 +35,7 @@ class Plan:
     sampler: str = "physics"
     seed: int = 0
     confirmation_rounds: int = CONFIRMATION_ROUNDS
-    margin: float = 0.01
+    margin: float = SAME_SPEED
     training_steps: int | None = None
     no_risk: bool = False
     keep_numerics: bool = False

@@ -10,12 +10,14 @@ from autotune.core import Configuration, Interval, Measurement, Trial
 from autotune.core.measurement import JOIN, pooled
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
-from autotune.judge.claim import COMPARISONS, LOOKS
+from autotune.judge.claim import COMPARISONS
+from autotune.judge.constants import LOOKS, MOST_TRIED
 from autotune.judge.dominance import TOO_FEW_DEVICES, implied_by
-from autotune.judge.substitute import MOST_TRIED, changes_of
+from autotune.judge.substitute import changes_of
+from autotune.sampler.constants import FIRST_PROBES, P_FIT_CERTAIN, RISKS
 from autotune.sampler.parameters import openings
 from autotune.sampler.physics import PhysicsSampler
-from autotune.sampler.policy import FIRST_PROBES, P_FIT_CERTAIN, RISKS, Choice, End, Why
+from autotune.sampler.policy import Choice, End, Why
 from autotune.sampler.situation import Situation
 from autotune.study.fleet import Fleet
 from autotune.study.job import Begin, Done, Known, NextStep, Run, Wait

@@ -4,8 +4,9 @@ import math
 
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.judge.standing import Standing
+from autotune.sampler.constants import CONFIDENCE, PATIENCE
 from autotune.sampler.gains import run_seconds
-from autotune.sampler.policy import CONFIDENCE, PATIENCE, Choice, End
+from autotune.sampler.policy import Choice, End
 from autotune.space.search_space import SearchSpace
 from autotune.study.plan import Plan
 

@@ -13,7 +13,8 @@ from autotune.core.slot import Slot
 from autotune.core.units import finite
 from autotune.judge.standing import Standing
 from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.physics import PhysicsSampler
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.ledger import Ledger
 from autotune.study.pacing import finishing_seconds, seconds_to_go

@@ -17,8 +17,9 @@ from autotune.probe import Host
 from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.queries import known_rates, traced
 from autotune.sampler.calibration import Calibration, informed
-from autotune.sampler.physics import WarmStart, expected_work
+from autotune.sampler.physics import expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, CostChange
 from autotune.space.settings.batching import GROUPED, strategy

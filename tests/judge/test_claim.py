@@ -10,7 +10,8 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interval import Ratio
-from autotune.judge.claim import BESIDE, LEAST_DEVIATION, LOOKS, claim, critical, log_ratio, pairs, pairs_needed
+from autotune.judge.claim import claim, critical, log_ratio, pairs, pairs_needed
+from autotune.judge.constants import BESIDE, LEAST_NOISE, LOOKS
 from tests.makers import completed, configuration, ended
 
 SPEED = "samples_per_second"
@@ -162,7 +163,7 @@ def test_pairs_that_agree_by_chance_do_not_make_a_claim_exact() -> None:
     ratio = shown([TRUE, TRUE])
     assert ratio == pytest.approx(TRUE)
     assert ratio is not None
-    assert math.log(ratio.high / ratio.low) == pytest.approx(2 * critical(2, LOOKS[2]) * LEAST_DEVIATION)
+    assert math.log(ratio.high / ratio.low) == pytest.approx(2 * critical(2, LOOKS[2]) * LEAST_NOISE)
 
 
 @pytest.mark.parametrize("count", LOOKS)

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from autotune.core.measurement import Outcome
-from autotune.judge.observation import WITHOUT_INTERVAL, Observation, observed
+from autotune.judge.constants import WITHOUT_INTERVAL
+from autotune.judge.observation import Observation, observed
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, step
 
 

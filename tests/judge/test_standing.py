@@ -9,8 +9,8 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.interval import quotient_interval
+from autotune.judge.constants import PROCESSES_DIFFER
 from autotune.judge.objective import pareto_front, round_ratio, speed
-from autotune.judge.standing import PROCESSES_DIFFER
 from autotune.study.plan import Plan
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, standing_of, trial
 

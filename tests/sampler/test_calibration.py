@@ -8,10 +8,12 @@ import pytest
 
 from autotune.core import Configuration, Trial
 from autotune.sampler.calibration import KNOWN as KNOWN_VALUE
-from autotune.sampler.calibration import MODELS_DIFFER, Calibration, calibrated, informed
-from autotune.sampler.physics import PhysicsSampler, WarmStart
-from autotune.sampler.policy import FIRST_TRIED, Why
+from autotune.sampler.calibration import Calibration, calibrated, informed
+from autotune.sampler.constants import FIRST_TRIED, MODELS_DIFFER
+from autotune.sampler.physics import PhysicsSampler
+from autotune.sampler.policy import Why
 from autotune.sampler.prior import Learned, Prior
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import ALLOWED, MIB, out_of_memory, space, standing_of
 from tests.replay_probe import recorded

@@ -9,6 +9,8 @@ from autotune.core import Configuration, Outcome
 from autotune.judge.observation import Observation
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.prior import MemoryPrior, Prior, roofline
+from autotune.sampler.warm_start import WarmStart
+from autotune.space.search_space import SearchSpace
 from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import MIB
 
@@ -21,6 +23,7 @@ def of(micro: int, checkpointing: str = "none", optimizer: str = "fused") -> Con
 
 BASE = of(4)
 EVERY = [of(*candidate) for candidate in product(*VALUES.values())]
+SPACE = SearchSpace("test", BASE.global_batch_size, VALUES, BASE)
 EXACT = MemoryPrior(offset_bytes=50.0 * MIB, noise_bytes=0.1 * MIB)
 
 
@@ -57,7 +60,8 @@ def seen(candidate: Configuration, noise: float = 0.01, **facts: object) -> Obse
 
 
 def model(allowed_bytes: int = 1000 * MIB, prior: Prior | None = None, training_steps: int | None = None) -> CostModel:
-    return CostModel(EVERY, VALUES, BASE, prior or Prior(memory=EXACT), estimate, allowed_bytes, training_steps)
+    known = WarmStart(allowed_bytes, estimate, prior or Prior(memory=EXACT), training_steps=training_steps)
+    return CostModel(EVERY, SPACE, known)
 
 
 def off(expected_values: np.ndarray, true: list[float]) -> np.ndarray:
@@ -108,7 +112,8 @@ def test_an_unforeseen_out_of_memory_moves_what_is_expected_of_its_like() -> Non
 
 
 def test_what_counts_against_the_limit_and_is_no_part_of_a_peak_is_no_part_of_what_was_wanted() -> None:
-    cost_model = CostModel(EVERY, VALUES, BASE, Prior(memory=EXACT), estimate, 1000 * MIB, untouched_bytes=200 * MIB)
+    known = WarmStart(1000 * MIB, estimate, Prior(memory=EXACT), untouched_bytes=200 * MIB)
+    cost_model = CostModel(EVERY, SPACE, known)
     more, less = (
         Observation(of(8, "full"), Outcome.OUT_OF_MEMORY, wanted_bytes=peak(of(8, "full")) + beyond)
         for beyond in (200 * MIB, 0)
@@ -178,10 +183,10 @@ def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
 
 def test_short_samples_cost_what_their_batches_are_padded_to() -> None:
     shares = {1: 0.5, 2: 0.7, 4: 0.8, 8: 0.9, 16: 1.0}
-    made = CostModel(
-        *(EVERY, VALUES, BASE, Prior(half_speed=2.0), estimate, 1000 * MIB),
-        padded=lambda candidate: shares[candidate.micro_batch_size],
+    known = WarmStart(
+        1000 * MIB, estimate, Prior(half_speed=2.0), padded=lambda candidate: shares[candidate.micro_batch_size]
     )
+    made = CostModel(EVERY, SPACE, known)
     steps, place = made.costs([]).log_micro_step, {candidate: at for at, candidate in enumerate(EVERY)}
     for micro, share in shares.items():
         ratio = np.exp(steps[place[of(micro)]] - steps[place[BASE]])

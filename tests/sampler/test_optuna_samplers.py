@@ -10,9 +10,9 @@ from autotune.core import Configuration, Measurement, Trial
 from autotune.core.request import SAMPLERS
 from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import WarmStart
 from autotune.sampler.policy import End, Why
 from autotune.sampler.situation import Situation
+from autotune.sampler.warm_start import WarmStart
 from tests.makers import ALLOWED, machine, space, standing_of
 
 OPTUNAS = [name for name in SAMPLERS if name != "physics"]

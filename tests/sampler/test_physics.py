@@ -8,13 +8,15 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Outcome, Trial
-from autotune.judge.claim import LOOKS
+from autotune.judge.constants import LOOKS
 from autotune.judge.standing import each_measured
-from autotune.sampler.candidates import POOL, pool
+from autotune.sampler.candidates import pool
+from autotune.sampler.constants import POOL
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import MEASUREMENT, PhysicsSampler, WarmStart
+from autotune.sampler.physics import MEASUREMENT, PhysicsSampler
 from autotune.sampler.policy import Why
 from autotune.sampler.situation import Situation
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, MIB, machine, space, standing_of
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
-from autotune.judge.claim import LOOKS
+from autotune.judge.constants import LOOKS
 from autotune.judge.observation import Observation
 from autotune.judge.standing import Standing
+from autotune.sampler.constants import COMPARED, FIRST_TRIED, MOST_BEGUN, P_FIT_LIKELY, P_FIT_RISKY
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.gains import COMPARED
-from autotune.sampler.policy import FIRST_TRIED, P_FIT_LIKELY, P_FIT_RISKY, Choice, End, Why, choose
+from autotune.sampler.policy import Choice, End, Why, choose
 from autotune.sampler.prior import Learned, Prior
-from autotune.sampler.proof import MOST_BEGUN
 from autotune.sampler.situation import Situation
 from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import MIB, completed, ended

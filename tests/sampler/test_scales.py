@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autotune.judge.observation import Observation
-from autotune.sampler.clock import DIFFER, DRIFT_PROBES, Clock
+from autotune.sampler.clock import Clock
+from autotune.sampler.constants import DIFFER, DRIFT_PROBES
 from autotune.sampler.prior import Prior
 from autotune.sampler.scales import grid, grid_posterior, representatives
 from tests.sampler.test_cost_model import EVERY, of, seconds, seen

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from autotune.core import Configuration, Trial
 from autotune.judge.observation import Observation, observed
-from autotune.sampler.candidates import BEST, POOL, narrowed, stages
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.candidates import narrowed, stages
+from autotune.sampler.constants import BEST, POOL
+from autotune.sampler.physics import PhysicsSampler
+from autotune.sampler.warm_start import WarmStart
 from tests.makers import ALLOWED, machine, space, standing_of
 from tests.sampler.test_physics import estimate, large, tried_by
 

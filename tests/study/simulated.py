@@ -20,8 +20,8 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, Work, carried_out
 from autotune.judge.dominance import implied_by
 from autotune.probe import Probe, ProbeOptions
+from autotune.sampler.constants import MOST_BEGUN
 from autotune.sampler.optuna_samplers import OptunaSampler
-from autotune.sampler.proof import MOST_BEGUN
 from autotune.space.settings import learning_differences
 from autotune.study.finish import missing_proof
 from autotune.study.fleet import Fleet

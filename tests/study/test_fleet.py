@@ -15,7 +15,7 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
-from autotune.sampler.clock import DIFFER
+from autotune.sampler.constants import DIFFER
 from autotune.sampler.optuna_samplers import OptunaSampler
 from autotune.sampler.situation import Situation
 from autotune.space.search_space import SearchSpace

@@ -20,14 +20,16 @@ from autotune.core.note import Note, NoteKind
 from autotune.core.request import SAMPLERS
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.time_limit import GRACE
-from autotune.judge.dominance import SAME_CRASHES, TOO_FEW_DEVICES, crash_notes, crashing_values
+from autotune.judge.constants import MOST_TRIED, SAME_CRASHES
+from autotune.judge.dominance import TOO_FEW_DEVICES, crash_notes, crashing_values
 from autotune.judge.standing import Standing
-from autotune.judge.substitute import MOST_TRIED, compared_with
+from autotune.judge.substitute import compared_with
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.physics import PhysicsSampler
 from autotune.sampler.policy import Choice, Why
 from autotune.sampler.situation import ALONE, Situation
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.crashes import CRASHES_THAT_END
 from autotune.study.finish import missing_proof

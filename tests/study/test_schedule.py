@@ -20,7 +20,8 @@ from autotune.executors.pool import Pool, ThreadPool
 from autotune.judge.claim import COMPARISONS
 from autotune.judge.standing import Standing
 from autotune.probe import Probe, ProbeOptions
-from autotune.sampler.policy import RISKS, Choice, End, Why
+from autotune.sampler.constants import RISKS
+from autotune.sampler.policy import Choice, End, Why
 from autotune.sampler.situation import ALONE, Situation
 from autotune.space.search_space import SearchSpace
 from autotune.study import fleet as fleets

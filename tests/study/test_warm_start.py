@@ -17,8 +17,8 @@ from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import known_rates
 from autotune.sampler.calibration import KNOWN, Calibration
-from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import Learned
+from autotune.sampler.warm_start import WarmStart
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Context, CostChange, WorkFactors

@@ -22,8 +22,8 @@ from autotune.commands.explain.path import (
 )
 from autotune.core import Configuration, Interval, Trial
 from autotune.core.slot import Slot
+from autotune.judge.constants import SPEED_UP_WIDTH
 from autotune.judge.dominance import implied_by
-from autotune.judge.standing import SPEED_UP_WIDTH
 from autotune.study.job import Known, Run
 from autotune.study.schedule import Turn
 

@@ -154,8 +154,8 @@ def _study_probe(result: SearchResult, explanation_folder: Path, stack: ExitStac
         with reporting_storage(explanation_folder.parent):
             write_json(explanation_folder / "environment.json", here.to_dict())
         used = nvml.usage_of(nvml.choose_device(here.device))
-        of = host, here, result.workload, result.allowed_bytes, explanation_folder, used
-        return live_probe(result.request, *of)
+        of = host, here, result.workload, result.allowed_bytes, explanation_folder
+        return live_probe(result.request, *of, device_used=used)
 
     def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
         watch(f"round {options.slot.round}: {configuration}")

@@ -90,8 +90,8 @@ def guide(
         with locked(folder):
             clear(folder)
             timing = TIMING if environment.is_cpu else ON_CUDA
-            used, timings = nvml.usage_of(card), (timing, timing)
-            probe = live_probe(request, host, environment, workload, allowed, folder, used, timings)
+            more = {"device_used": nvml.usage_of(card), "timings": (timing, timing)}
+            probe = live_probe(request, host, environment, workload, allowed, folder, **more)
             return run_guide(ladder, probe, folder, saying(watch), request.probe_timeout_s)
 
 

@@ -188,9 +188,8 @@ class _Turns:
         rival = _rival(result)
         self._sides = {**({"yours": rival} if rival else {}), "answer": result.best}
         self._device_used = nvml.usage_of(nvml.choose_device(here.device))
-        self._probe = live_probe(
-            result.request, host, here, result.workload, result.allowed_bytes, result.folder, self._device_used
-        )
+        of = host, here, result.workload, result.allowed_bytes, result.folder
+        self._probe = live_probe(result.request, *of, device_used=self._device_used)
         self._rounds = min(MOST_ROUNDS, max(ROUNDS, math.ceil(seconds / ROUND_S)))
         self._seconds = seconds
 
