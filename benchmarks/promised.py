@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -316,25 +316,28 @@ def table(cases: Sequence[Case]) -> list[str]:
     return lines
 
 
-def read_machine(root: Path) -> None:
-    """Fill the cache: else each model's first search would read the machine in its own time."""
-    doctor = [sys.executable, "-m", "autotune", "doctor", "--device", "cpu", "--json"]
-    out = subprocess.run(
-        doctor, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(root), check=True
-    ).stdout
-    (root / "doctor.json").write_bytes(out)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def begun(description: str | None, **arguments: Mapping[str, Any]) -> tuple[argparse.Namespace, Path]:
+    """(options of a program, the folder of its results, where the machine is read): FOLDER, --quick and these arguments."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--searches", type=int, default=20)
     parser.add_argument("--quick", action="store_true")
+    for name, facts in arguments.items():
+        parser.add_argument(f"--{name}", **facts)
     options = parser.parse_args()
     root: Path = options.folder.resolve()
     root.mkdir(parents=True, exist_ok=True)
+    # Fills the cache: else each model's first search would read the machine in its own time.
     if not (root / "doctor.json").exists():
-        read_machine(root)
+        doctor = [sys.executable, "-m", "autotune", "doctor", "--device", "cpu", "--json"]
+        done = subprocess.run(
+            doctor, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(root), check=True
+        )
+        (root / "doctor.json").write_bytes(done.stdout)
+    return options, root
+
+
+def main() -> None:
+    options, root = begun(__doc__, searches={"type": int, "default": 20})
     works = WORKS[:1] if options.quick else WORKS
     searches = 1 if options.quick else options.searches
     cases = [case_of(works[at % len(works)], at // len(works), root, options.quick) for at in range(searches)]

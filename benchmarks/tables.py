@@ -135,7 +135,8 @@ class TableProbe:
     """A probe that answers with a table's measurements under a memory budget.
 
     noise: standard deviation of the logarithm of a probe's speed: one factor for all its steps, as processes differ; its steps'
-    own deviations are in proportion, so that the table's usual ones are at most this. equal: every configuration is as fast as the baseline.
+    own deviations are in proportion, so that the table's usual ones are at most this. equal: every configuration is as fast as
+    the baseline.
 
     drift: of the machine: all speeds are higher or lower by one factor, which wanders with the time at which a probe begins
     (standard deviation of its logarithm). clock: seconds of virtual time; by default those of all measurements before.
@@ -174,7 +175,9 @@ class TableProbe:
         moved = wandering(self.seed, now_s / (DRIFT_PROBES * self.table.baseline_seconds)) if self.drift else 0.0
         speed = self.table.speeds[self.table.baseline if self.equal else configuration]
         speed *= math.exp(rng.gauss(0.0, self.noise) + self.drift * moved)
-        return replace(measured, steps=quieter(measured, speed, self.noise / self.table.steps_differ), allowed_bytes=self.budget)
+        return replace(
+            measured, steps=quieter(measured, speed, self.noise / self.table.steps_differ), allowed_bytes=self.budget
+        )
 
 
 def wandering(seed: int, time: float) -> float:

@@ -11,7 +11,6 @@ two to four), an hour and a half in all; writes reports/unseen.md. --only: these
 a tiny workload with three configurations, into FOLDER/unseen.md: to see it run.
 """
 
-import argparse
 import json
 import os
 import random
@@ -32,9 +31,9 @@ from machine import write_table
 from PIL import Image
 from promised import (
     Data,
+    begun,
     kept_word,
     prepared_texts,
-    read_machine,
     searched,
     side,
     texts_file,
@@ -437,15 +436,7 @@ def describe(work: Work) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="+", choices=[work.name for work in WORKS], default=[])
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    root: Path = options.folder.resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    if not (root / "doctor.json").exists():
-        read_machine(root)
+    options, root = begun(__doc__, only={"nargs": "+", "choices": [work.name for work in WORKS], "default": []})
     cases, failed = list[Case](), list[str]()
     for work in [QUICK] if options.quick else [work for work in WORKS if work.name in (options.only or [work.name])]:
         try:

@@ -205,10 +205,6 @@ def service(report: Report) -> Figures:
     return {**figures, "kills": figures["sqlite"] + figures["postgres"]}
 
 
-def executors(report: Report) -> Figures:
-    return report.read("| alike | 4 | yes | … | {four} (", "| alike | 8 | yes | … | {eight} (")
-
-
 def start_latency(report: Report) -> Figures:
     return report.read("| {probes} | {median} ms |")
 

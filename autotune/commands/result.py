@@ -167,7 +167,7 @@ class TuningResult(SearchResult):
     def explain(
         self, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None
     ) -> "Explanation":
-        """Where the speed-up comes from, setting by setting; arguments and errors as of `autotune.explain`.
+        """Explanation of the speed-up, setting by setting; arguments and errors as of `autotune.explain`.
 
         Raises InvalidRequest if the result is in no folder.
         """

@@ -45,7 +45,7 @@ from autotune.study.store import (
 from autotune.workload.model.sent_model import BUILT, ITSELF
 
 RESULT = "result.json"
-"""How the search ended, written at its end: one that was killed leaves none, also if an earlier one had come to its end."""
+"""File of the search's end, written there: one that was killed leaves none, also if an earlier one had come to its end."""
 
 OWN_WEIGHTS = {
     ITSELF: "the weights of the model as it was sent",

@@ -39,7 +39,7 @@ from autotune.workload.model.pickling import Payload
 
 @dataclass(frozen=True)
 class SearchCall:
-    """How a search was called.
+    """Call of a search.
 
     payload: what was sent, with the notes on all of the call. source: of the user's own arguments, for people. executors: on
     other machines, the host is the first one's; none on this one. fresh: nothing of an earlier search is used. fingerprint: of
@@ -58,7 +58,7 @@ class SearchCall:
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """What a search is made of: its study is open, and its folder and devices are held.
+    """Parts of a search: its study is open, and its folder and devices are held.
 
     unmeasured: the result before the first probe. context: device, workload and the user's arguments. executors: all devices,
     that of this process's host too. past: of earlier studies, what is to be used. fingerprint: as in `SearchCall`.

@@ -61,12 +61,12 @@ class Configuration:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Its sizes by name."""
+        """Sizes by name."""
         return {name: getattr(self, name) for name in SIZES}
 
     @property
     def sizes_and_settings(self) -> dict[str, Value]:
-        """All of it by name."""
+        """Sizes and settings by name."""
         return {**self.sizes, **dict(self.settings)}
 
     @property

@@ -101,7 +101,7 @@ class Numerics(Serializable):
         return Difference(fmean(means), error, fmean(learned), spread, level, steps, len(means))
 
     def _pairs(self, number: int) -> Iterator[tuple[float, list[float], list[float]]]:
-        """For each shared round the reference's first loss, and both's losses over the second half of the shared steps."""
+        """First loss of the reference, and both's losses over the second half of the shared steps, for each shared round."""
         for round_number, curve in self.curves.get(number, {}).items():
             reference = self.references.get(round_number, Curve())
             steps = min(len(curve.losses), len(reference.losses))

@@ -30,7 +30,7 @@ LEAST_EXCESS = 0.01
 """Share of the allowed memory by which an out-of-memory exceeds it at least, in the study's constraint."""
 
 LARGEST = 2.0**63
-"""Above all that is measured, in bytes, seconds or joules."""
+"""Number above all that is measured, in bytes, seconds or joules."""
 
 HOST_STAGES = ("data", "host")
 """Stages in which an out-of-memory is not about the device."""

@@ -52,7 +52,7 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
 
 
 def no_answer_words(trials: Sequence[Trial], allowed_bytes: int) -> str:
-    """In a table's cell, what is there instead of the speed of the best of these trials, if none is a result."""
+    """Words of a table's cell instead of the speed of the best of these trials, if none is a result."""
     if not trials:
         return "not measured"
     if any(trial.disqualified_reason for trial in trials):
@@ -82,7 +82,7 @@ def smallest_need(trials: Sequence[Trial]) -> str:
 
 
 def _needed_bytes(trial: Trial) -> int | None:
-    """None if it was ended without a word, as the kernel ends a process."""
+    """Bytes that the trial needed; None if it was ended without a word, as the kernel ends a process."""
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
         return final.peak_bytes

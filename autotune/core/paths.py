@@ -28,7 +28,7 @@ def scrubbed(text: str) -> str:
 
 
 HIDDEN = "…/"
-"""In place of the folders of an absolute path, which a report does not show."""
+"""Replacement of the folders of an absolute path, which a report does not show."""
 
 
 def named(place: str) -> str:

@@ -7,7 +7,7 @@ from autotune.core.io import Serializable
 
 @dataclass(frozen=True)
 class OptimalityGap(Serializable):
-    """No untried configuration beats the best so far by more than this, with 95 % confidence.
+    """Upper bounds of the gain of untried configurations over the best so far, with 95 % confidence.
 
     Shares of the best's speed (of its memory, if that is the objective); infinite while nothing fits.
     """

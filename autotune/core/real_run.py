@@ -56,7 +56,7 @@ class RealRun(Serializable):
 
     @classmethod
     def of(cls, promised: Interval, measured: Interval, **facts: Any) -> "RealRun":
-        """From two speeds."""
+        """The run of these two speeds."""
         ends: dict[str, Any] = {"promised_low": promised.low, "promised_high": promised.high}
         ends |= {"measured_low": measured.low, "measured_high": measured.high}
         return cls(promised=float(promised), measured=float(measured), **ends, **facts)

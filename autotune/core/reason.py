@@ -58,7 +58,7 @@ class Reason(Serializable):
 
     @property
     def text(self) -> str:
-        """For people: without a capital and a full stop."""
+        """Text for people, without a capital and a full stop."""
         return self.filled(self.kind.template)
 
     def filled(self, template: str) -> str:

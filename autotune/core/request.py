@@ -49,7 +49,7 @@ MOST_TRIALS = 100_000
 LONGEST_S = 30 * 24 * 3600.0
 """A longer time limit is refused as a typing error."""
 LARGEST_GLOBAL_BATCH = 2**20
-"""Above it one optimizer step of any model takes longer than a search should; refused as a typing error."""
+"""Size above which one optimizer step of any model takes longer than a search should; refused as a typing error."""
 LARGEST_SEED = 2**31 - 1
 """numpy's generators take 32 bits, and a resumed study adds to its seed."""
 
@@ -291,7 +291,7 @@ def flag_of(name: str) -> str:
 
 
 def is_switch(name: str) -> bool:
-    """If the option takes no value on the command line."""
+    """True if the option takes no value on the command line."""
     return name in OPTIONS and OPTIONS[name].default is False
 
 

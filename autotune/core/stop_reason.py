@@ -89,7 +89,7 @@ class StopReason(Reason):
 
     @property
     def text(self) -> str:
-        """With what else is to be said, such as what could be won by configurations that may not fit."""
+        """Text with all remarks, such as what could be won by configurations that may not fit."""
         remarks = {
             "; {further_trials:.0f} more for trials that ran out of memory in a round": self.numbers.get(
                 "further_trials"

@@ -62,7 +62,7 @@ class DeviceActor:
         self._pinged = time.monotonic()
 
     def facts(self) -> dict[str, Any]:
-        """Its name, process id, whether its cluster has authentication, and what all devices of a search must share."""
+        """Name, process id, whether its cluster has authentication, and what all devices of a search must share."""
         place = self._card.uuid if self._card else f"cores {','.join(map(str, self._cores))}"
         own = {"threads": os.environ.get("OMP_NUM_THREADS"), "autotune": __version__}
         return {

@@ -85,7 +85,7 @@ class RayHost:
         self._wanted: Any = None  # facts of the first actor, which those that take its place must share
 
     def background_host(self) -> None:
-        """None: it would be on this machine, where model and data have other paths."""
+        """No background host: it would be on this machine, where model and data have other paths."""
 
     def launch(self) -> None:
         """Ask the cluster for the actor, without waiting for it."""

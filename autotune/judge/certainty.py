@@ -32,7 +32,7 @@ class SpeedupGap(Reason):
 
     @property
     def text(self) -> str:
-        """For people, with what would tell."""
+        """Text for people, with what would tell."""
         return ": ".join(filter(None, (super().text, self.advice)))
 
     @property

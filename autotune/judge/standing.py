@@ -27,7 +27,7 @@ from autotune.space.settings import learning_differences
 
 @dataclass(frozen=True)
 class Standing:
-    """What the measurements of a search say; each value is computed once.
+    """Evidence of the measurements of a search; each value is computed once.
 
     trials: in the order of their numbers, the baseline first. objective: name of the rate that is compared. may_be_unproven:
     whether a trial that was never measured in pairs may be the answer: of a search that had no time for them, or wants none.
@@ -91,7 +91,7 @@ class Standing:
 
     @cached_property
     def observations(self) -> list[Observation]:
-        """Those of each measurement, in the order of their time."""
+        """Observations of each measurement, in the order of their time."""
         return each_measured(self.trials)
 
     @cached_property

@@ -35,7 +35,7 @@ CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 (`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
 
 CUBLAS_HANDLES = 2
-"""Each thread has one (ibid.); autograd runs the backward pass in another thread than the forward."""
+"""Number of cuBLAS handles: each thread has one (ibid.); autograd runs the backward pass in another thread than the forward."""
 
 TYPICAL_CONTEXT = 512 << 20
 """Bytes of a CUDA context with a training's kernels, if none was measured: an assumption, and shown as one."""

@@ -36,7 +36,7 @@ BUFFERS_OVERLAPPED = 2
 
 @dataclass(frozen=True)
 class Sharding:
-    """How ranks divide a training. way: `ddp`, a value of `fsdp`, or a stage of `zero`."""
+    """Division of a training among ranks. way: `ddp`, a value of `fsdp`, or a stage of `zero`."""
 
     ranks: int
     way: str
@@ -99,7 +99,7 @@ class Sharding:
 
 
 def way_of(configuration: Configuration) -> str:
-    """How its ranks divide the training; empty for one rank, and for what DeepSpeed offloads."""
+    """The way in which its ranks divide the training; empty for one rank, and for what DeepSpeed offloads."""
     if configuration.data_parallel_size == 1:
         return ""
     values = configuration.values

@@ -60,7 +60,7 @@ class MemoryTrace:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryTrace":
-        """From `sizes` (bytes), `kinds` and `segments` ([phase, group, layer, backward, events]) of one trace."""
+        """The trace of `sizes` (bytes), `kinds` and `segments` ([phase, group, layer, backward, events])."""
         tensors = tuple(Tensor(size, 0, kind) for size, kind in zip(data["sizes"], data["kinds"], strict=True))
         segments = tuple(
             Segment(phase, group, layer, backward, tuple(events))

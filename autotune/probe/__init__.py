@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
 
 @dataclass(frozen=True)
 class ExitInfo:
-    """How an order ended.
+    """End of an order.
 
     ended: exited, timed out, stopped, host ended, host hung or not started; seconds: that it took; codes: exit code or
     -signal of each rank, None if it was ended, or of the dead host; kernel_oom_kills: meanwhile; reason: why it was not

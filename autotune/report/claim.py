@@ -97,7 +97,7 @@ class Verdict(StrEnum):
 
     @property
     def text(self) -> str:
-        """For people: `Not proven`."""
+        """Text for people: `Not proven`."""
         return self.replace("_", " ").capitalize()
 
 
@@ -133,7 +133,7 @@ class Claim:
 
     @property
     def headline(self) -> str:
-        """Without a full stop."""
+        """The first sentence, without a full stop."""
         return "".join(self.parts[:2])
 
 
@@ -354,7 +354,7 @@ def times_text(gain: float, sure: Verdict) -> str:
 
 
 def gain_words(state: State) -> str:
-    """In a table's cell, what is there instead of a speed-up."""
+    """Words of a table's cell instead of a speed-up."""
     return {State.KEPT: "none found", State.NOISY: "cannot tell", State.REFUTED: "refuted"}.get(state, "-")
 
 

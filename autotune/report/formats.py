@@ -104,7 +104,7 @@ FORMATS = {
 
 
 def quoted(text: str) -> str:
-    """With an apostrophe before what a spreadsheet would run, and one more before apostrophes in front of that."""
+    """The text with an apostrophe before what a spreadsheet would run, and one more before apostrophes in front of that."""
     return re.sub(rf"\A(?='*[{RUN}])", "'", text)
 
 

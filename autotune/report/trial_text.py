@@ -12,7 +12,7 @@ from autotune.judge.standing import Standing
 from autotune.study.result import SearchResult
 
 NOT_PROVEN = ", not proven"
-"""After a speed-up that is not (`Standing.is_shown`)."""
+"""Words after a speed-up that is not proven (`Standing.is_shown`)."""
 
 
 def range_text(interval: Interval) -> str:

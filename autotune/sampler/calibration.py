@@ -21,7 +21,7 @@ UNKNOWN_BYTES = 1e15
 """Standard deviation of bytes about which nothing was learned. Technical: infinity would have no arithmetic."""
 
 KNOWN = Learned(CostChange(), CostChange())
-"""For the baseline's value, against which effects are measured."""
+"""Effects of the baseline's value, against which others are measured."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]
 
 
 def _without_bytes(learned: Mapping[str, Mapping[Value, Learned]]) -> dict[str, dict[Value, Learned]]:
-    """For a study without estimates from which peaks could differ."""
+    """The effects without those on peaks, of a study without estimates from which peaks could differ."""
     return {
         name: {
             value: Learned(part.deviation._replace(peak_bytes=0.0), part.std._replace(peak_bytes=UNKNOWN_BYTES))

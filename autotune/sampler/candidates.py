@@ -93,7 +93,7 @@ def _sample(
 
 
 def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
-    """At each micro-batch size, each setting's value with the least expected cost; the baseline's if none is expected."""
+    """Each micro-batch size with each setting's value of the least expected cost, the baseline's if none is known."""
     base = space.baseline.values
 
     def cost(name: str, value: Value) -> float:

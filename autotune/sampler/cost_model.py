@@ -287,7 +287,7 @@ def _slow_start(configuration: Configuration) -> SlowStart:
 
 
 def _usual(shared: Overlap) -> Overlap:
-    """With the usual deviation of every value: a value's effect on a micro-step's arithmetic is not the optimizer's."""
+    """Overlap with the usual deviation of every value: a value's effect on a micro-step's arithmetic is not the optimizer's."""
     return shared._replace(open=shared.values)
 
 

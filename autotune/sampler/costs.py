@@ -117,7 +117,7 @@ class Covariances(NamedTuple):
     same: Numbers  # whether it is the same configuration
 
     def micro_with(self, scales: Scales) -> Numbers:
-        """With the rests of these scales."""
+        """Covariance of micro-steps with the rests of these scales."""
         return self.micro + scales.computation**2 * self.alike + scales.rest**2 * self.same
 
 

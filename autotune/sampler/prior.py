@@ -64,7 +64,7 @@ CPU_MEMORY = MemoryPrior(
     sample_bytes=26 * MIB,
     mean_offset_bytes=29 * MIB,
 )
-"""On a CPU a peak is resident memory, an estimate only what torch allocates, without libraries' pages and the heap's
+"""Prior on a CPU, where a peak is resident memory, an estimate only what torch allocates, without libraries' pages and the heap's
 fragments. Evidence: reports/LOG.md, "What was tried and did not work", for size and rest (3.7 and 1.9 % on one thread) and
 "Where constants come from" for value_bytes, noise_bytes, sample_bytes and mean_offset_bytes. Slope, value and offset_bytes are a
 guess: the tables are of one machine."""

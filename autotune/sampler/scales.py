@@ -26,7 +26,7 @@ LEAST_WEIGHT = 0.01
 """Weight of a rest and computation below which they are left out. Technical: saves time."""
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly over 0 to 1. Technical."""
+"""Golden section, whose multiples are spread evenly over 0 to 1. Technical."""
 
 NEGLIGIBLE = 1e-6
 """Weight of a combination that is left out. Technical: saves time."""

@@ -46,7 +46,7 @@ class Devices:
         return "" if self.names else "none"
 
     def close(self) -> None:
-        """Nothing is to be ended."""
+        """Ends nothing: there is no connection."""
 
     def options(self, lent: str, _wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Options of a search for the devices that it gets; a CPU is shared as its request says."""
@@ -69,7 +69,7 @@ class Devices:
 
 
 JOIN = ","
-"""Between the names of devices that one search gets."""
+"""Separator of the names of devices that one search gets."""
 
 
 def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[list[str], int]]:

@@ -67,7 +67,7 @@ def shown(request: Request, name: str, status: int = 200, **values: Any) -> HTML
 
 
 def to(path: str) -> RedirectResponse:
-    """To another page."""
+    """Redirection to another page."""
     return RedirectResponse(path, 303)
 
 
@@ -144,7 +144,7 @@ provider_router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 @provider_router.get("/login/provider")
 async def to_provider(request: Request, next: str = "/") -> Response:
-    """To the provider, which sends back to `from_provider`."""
+    """Redirection to the provider, which sends back to `from_provider`."""
     attempt = secrets.token_urlsafe(32)
     response = to(await request.app.state.provider.url(f"{request.base_url}login/done", attempt))
     _set_cookie(request, response, ATTEMPT, f"{attempt}.{quote(next, safe='')}", ATTEMPT_S, "lax")

@@ -20,7 +20,7 @@ from autotune.service.stream import MOST_EVENTS
 JSON = "application/json"
 ROOT = "/api/v1"
 ALL_EVENTS = 100_000
-"""More than any search has."""
+"""Number of events above that of any search."""
 _HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
 """Fields of a search that only the server uses."""
 

@@ -150,7 +150,7 @@ class Store:
         return dict.fromkeys((QUEUED, RUNNING, *ENDED), 0) | dict(rows)
 
     def position(self, search: Search) -> int | None:
-        """Its position in the queue, 1 for the next; None if it is not queued."""
+        """Position in the queue, 1 for the next; None if it is not queued."""
         if search.state != QUEUED:
             return None
         same = (searches.c.priority == search.priority) & (searches.c.id <= search.id)

@@ -24,7 +24,7 @@ RETRY_MS = 2000
 SILENCE_S = 15.0
 """Seconds after which a comment shows that the stream is alive, and its token is checked again."""
 EVERY = ""
-"""In place of a search's id: all of them."""
+"""Value of a search's id that stands for all searches."""
 
 Find = Callable[[int, int], tuple[list[dict[str, Any]], bool]]
 """Number of an event, largest number of events -> events after it (`responses.ShownEvent`), and True if there will be no more."""

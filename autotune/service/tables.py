@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from autotune.core.errors import InvalidRequest, StorageFailed
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.glusterfs"}
-"""On these, locks and the shared memory of SQLite's write-ahead log do not hold between machines."""
+"""File systems on which locks and the shared memory of SQLite's write-ahead log do not hold between machines."""
 OLDEST_SQLITE = (3, 35)
 """The first version with RETURNING. Python has the one of its system: RHEL 9's is 3.34."""
 _WRITER, SERVER = 0x6175746F, 0x74756E65

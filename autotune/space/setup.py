@@ -36,7 +36,7 @@ BATCH_FIELDS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Training arguments that are the samples of a step on each rank, as their product."""
 
 FINDER = "auto_find_batch_size"
-"""It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
+"""Argument that would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
 
 
 LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

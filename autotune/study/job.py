@@ -45,7 +45,7 @@ class Known(Begin):
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing can begin before something that runs has ended."""
+    """No step: something that runs has to end first."""
 
 
 @dataclass(frozen=True)

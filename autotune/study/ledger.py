@@ -76,7 +76,7 @@ class Ledger:
     def __post_init__(self) -> None:
         may_be_unproven = self.plan.time.is_set or not self.plan.confirmation_rounds
         self.standing = Standing((), self.plan.objective, may_be_unproven)
-        """What the measured trials say; without any before the baseline, with which all is compared."""
+        """Standing of the measured trials; without any before the baseline, with which all is compared."""
 
     @property
     def trials(self) -> list[Trial]:

@@ -165,7 +165,7 @@ def why_none(standing: Standing, trainings: Mapping[int, Measurement]) -> Note:
 
 
 def _end_of(measured: Measurement) -> Outcome:
-    """Its outcome; out of memory if it completed with more than is allowed."""
+    """Outcome of a measurement; out of memory if it completed with more than is allowed."""
     is_above = measured.outcome is Outcome.COMPLETED and not measured.feasible
     return Outcome.OUT_OF_MEMORY if is_above else measured.outcome
 

@@ -92,7 +92,7 @@ class SearchResult:
 
     @cached_property
     def standing(self) -> Standing:
-        """What the trials say."""
+        """Standing of the trials."""
         request = self.request
         is_cut = not self.complete or request.timeout_s is not None or not request.confirmation_rounds
         return Standing(tuple(self.trials), request.objective, may_be_unproven=is_cut)
@@ -153,7 +153,7 @@ class SearchResult:
 
     @property
     def why_no_best(self) -> str:
-        """Why there is no answer, in two words; empty if there is one."""
+        """Reason why there is no answer, in two words; empty if there is one."""
         return "" if self.best_trial else no_answer_words(self.trials, self.allowed_bytes)
 
     @property

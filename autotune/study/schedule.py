@@ -42,7 +42,7 @@ MESSAGES = {
 
 @dataclass(frozen=True)
 class Turn:
-    """What the rules look at: the study, its devices, and what the sampler chooses now."""
+    """State that the rules look at: the study, its devices, and what the sampler chooses now."""
 
     study: Study
     fleet: Fleet
@@ -81,7 +81,7 @@ class Turn:
 
     @cached_property
     def gap(self) -> OptimalityGap | None:
-        """What the untried can still win, of a sampler that knows it."""
+        """Bounds of what the untried can still win, of a sampler that knows them; else None."""
         choice, knows = self.choice, isinstance(self.study.sampler, PhysicsSampler)
         return OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried) if knows else None
 
@@ -241,7 +241,7 @@ RULES: tuple[Rule, ...] = (
     losses,
     end,
 )
-"""In the order in which they are asked. A device that then has nothing to do may `calibrate`."""
+"""Rules in the order in which they are asked. A device that then has nothing to do may `calibrate`."""
 
 
 def calibrate(turn: Turn) -> Run | None:

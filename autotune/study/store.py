@@ -64,7 +64,7 @@ PROPOSAL = "proposal.json"
 
 
 def probe_folder(folder: Path, slot: Slot) -> Path:
-    """Where the files of a measurement go."""
+    """Folder of the files of a measurement."""
     names = {
         SlotKind.TRIAL: f"{slot.number:04d}",
         SlotKind.REFERENCE: "reference",

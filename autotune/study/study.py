@@ -76,7 +76,7 @@ class Study:
 
     @property
     def standing(self) -> Standing:
-        """What the measured trials say."""
+        """Standing of the measured trials."""
         return self.ledger.standing
 
     @property
@@ -85,7 +85,7 @@ class Study:
         return self.warm_start.arithmetic.products
 
     def probe_folder(self, slot: Slot) -> Path:
-        """Where the files of a measurement go."""
+        """Folder of the files of a measurement."""
         return probe_folder(self.folder, slot)
 
     def start_from(self, warm_start: WarmStart) -> None:
@@ -118,7 +118,7 @@ class Study:
         return left - checks_s if checks_s < left else left
 
     def progress(self, kind: ProgressKind, **what: Any) -> Progress:
-        """Where the study stands, for those who watch."""
+        """Progress of the study, for those who watch."""
         plan, ledger = self.plan, self.ledger
         return Progress(
             kind,

@@ -60,7 +60,7 @@ class Command:
 
     @property
     def text(self) -> str:
-        """For the shell."""
+        """The command as a line of a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
         return " ".join(filter(None, [self.env, *variables, shlex.join(self.words)]))
 
@@ -146,7 +146,7 @@ class Command:
         return replace(self, words=tuple(words))
 
     def with_config(self, name: str) -> "Command":
-        """With another config file, of this name in the same folder."""
+        """The command with another config file, of this name in the same folder."""
         index = self.config
         assert index is not None
         path = Path(self.words[index]).with_name(name)

@@ -41,7 +41,7 @@ class Applied:
 
     @property
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Lines for a terminal."""
         if self.is_kept:
             return ["Your settings stay as they are: nothing to change."]
         width = max(map(len, self.values), default=0)

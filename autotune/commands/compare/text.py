@@ -16,7 +16,7 @@ StudyRow = dict[str, Any]
 
 
 def compared_lines(rows: Sequence[StudyRow]) -> list[str]:
-    """For a terminal of 80 columns."""
+    """Lines for a terminal of 80 columns."""
     lines = [*aligned(figures(rows), 0), "  speeds in samples / second, with 95% intervals"]
     for number, row in enumerate(rows, start=1):
         name, *sentences = about(row)

@@ -22,7 +22,7 @@ from autotune.space.utilization import Utilization
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the speed-up of a study comes from.
+    """Explanation of the speed-up of a study.
 
     baseline, best: the study's trials. remeasured: None if the baseline is the best (kept: why, in sentences). confirmed: the
     study's speed-up, None for confirmed_gap. bounds, memory (as estimated), utilization: of `baseline` and `answer`.

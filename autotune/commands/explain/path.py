@@ -148,7 +148,7 @@ def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
 
 
 def product(gains: Sequence[Interval | None]) -> float | None:
-    """None if one is unknown or there is none."""
+    """Product of the gains; None if one is unknown or there is none."""
     numbers = [float(gain) for gain in gains if gain is not None]
     return math.prod(numbers) if numbers and len(numbers) == len(gains) else None
 

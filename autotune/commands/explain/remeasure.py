@@ -55,7 +55,7 @@ class Remeasured:
 
 @dataclass(frozen=True)
 class Remeasurement:
-    """What is measured to explain the answer of a study, and what follows from it.
+    """Measurements that explain the answer of a study, and what follows from them.
 
     study_trials: of that study. rounds: of each configuration at least, up to twice as many while the total gain is uncertain.
     """
@@ -83,7 +83,7 @@ class Remeasurement:
         return None
 
     def results(self, measured: Sequence[Trial]) -> Remeasured:
-        """What follows from the trials, all of whose measurements are made."""
+        """Results of the trials, all of whose measurements are made."""
         trials, without = _by_configuration(measured), self._without
         failed = tuple(trial for trial in measured if not trial.feasible)
         implying = {trial.configuration: self._implying(trial.configuration) for trial in failed}

@@ -101,7 +101,7 @@ def explained(
 
 
 def _kept(result: SearchResult) -> str:
-    """Why the search kept the user's settings, and how to find out more."""
+    """Reason why the search kept the user's settings, and how to find out more."""
     claim, gap = claim_of(result), result.speedup_gap
     return " ".join([f"{claim.headline}.", *claim.details, sentence(gap.advice if gap else "")]).strip()
 

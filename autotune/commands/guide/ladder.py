@@ -112,7 +112,7 @@ class GuideRow:
 
     @property
     def seconds(self) -> float | None:
-        """For SAMPLES samples."""
+        """Seconds of SAMPLES samples, or None."""
         return SAMPLES / self.speed if self.speed else None
 
     @property

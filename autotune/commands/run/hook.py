@@ -20,7 +20,7 @@ made: list[Any] = []
 """The program's training arguments, in the order in which they were made."""
 
 parsed: list[Any] = []
-"""Those that were made of the program's flags."""
+"""Training arguments that were made of the program's flags."""
 
 PARSES = "parse_args_into_dataclasses"
 """Method of `HfArgumentParser`, and so of TRL's parser, that makes them of flags."""

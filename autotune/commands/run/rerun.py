@@ -54,7 +54,7 @@ class Command:
     stdout: int | None = None
 
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
-        """Its variables with the hook, for instructions that are in the folder of messages from now on."""
+        """The command's variables with the hook, for instructions that are in the folder of messages from now on."""
         instructions.write(messages)
         # An empty one is the current folder.
         paths = filter(None, [str(STARTUP), self.environment.get("PYTHONPATH"), *ROOT])

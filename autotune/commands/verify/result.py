@@ -189,7 +189,7 @@ class Verification:
 
 
 def verification_lines(verification: Verification) -> list[str]:
-    """For a terminal of 80 columns: promised and measured side by side, the verdict, what to do next, warnings and notes."""
+    """Lines for a terminal of 80 columns: promised and measured side by side, the verdict, advice, warnings and notes."""
     verdict = verification.verdict
     if verdict.kind is PromiseKind.OWN_SETTINGS:
         return wrapped(sentence(verdict.text))

@@ -36,7 +36,7 @@ def precisions(device: str) -> dict[str, str | None]:
 
 
 def why_not(attempt: Callable[[], None]) -> str | None:
-    """None if the attempt works, else the reason in one line."""
+    """Reason why the attempt fails, in one line; or None."""
     return attempted(attempt)[1]
 
 

@@ -29,7 +29,7 @@ GRAVEST = (
     Outcome.NON_FINITE_LOSS,
     Outcome.TIMED_OUT,
 )
-"""Which outcome decides when ranks ended differently: if one fails, the others lose their connection."""
+"""Outcomes, the one that decides when ranks ended differently first: if one fails, the others lose their connection."""
 
 LOST_CONNECTION = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)( by peer)?|broken pipe|ncclRemoteError|remote process exited",

@@ -52,7 +52,7 @@ SAME_GRADIENT = 0.1
 the loss for balanced experts, which is added up too, 7 % larger (8 micro-steps, coefficient 0.02)."""
 
 LEAST_LOSS = 1e-6
-"""Below it a loss is rounding."""
+"""Loss below which all is rounding."""
 
 STREAM_SAMPLES = 16
 """First samples of each worker: until two of one worker differ, nothing is known."""

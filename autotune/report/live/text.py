@@ -19,7 +19,7 @@ HEADER = ("", "configuration", "samples/s", "speed-up", "peak")
 PHASES = ("prepare", "search", "check")
 
 BEGINNING = Progress(ProgressKind.PREPARING, Standing(), message="reading device, model and data")
-"""Before the first event."""
+"""Progress before the first event."""
 
 FAILURES = {
     Outcome.COMPLETED: "over the limit",

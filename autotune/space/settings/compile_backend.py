@@ -10,7 +10,7 @@ NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
 
 
 def _read_back(observed: Observed) -> str | None:
-    """None if nothing is compiled, or in a mode, which is inductor's own."""
+    """The backend; None if nothing is compiled, or in a mode, which is inductor's own."""
     backend = backend_of(observed.trainer)
     if not observed.graphs or backend in ("", "no"):
         return None

@@ -51,7 +51,7 @@ def _too_many(value: Value, context: Context) -> Exclusion | None:
 
 
 def _change(value: Value, context: Context) -> CostChange:
-    """On a CPU the fewer threads of a rank."""
+    """Cost of the fewer threads of a rank on a CPU."""
     slower = math.log(int(value)) if context.environment.is_cpu else 0.0
     return CostChange(slower, slower)
 

@@ -9,7 +9,7 @@ from autotune.space.settings.rules import first_of, in_host_memory, needs_gpu
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
-"""From the most memory to the least."""
+"""Values from the most memory to the least."""
 
 SINGLE = Exclusion(ExclusionKind.DEVICE, detail="shards over several GPUs, and one is visible")
 
@@ -52,7 +52,7 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unshardable(value: Value, context: Context) -> Exclusion | None:
-    """It shards a model that one rank has whole in the host's memory."""
+    """Exclusion by the host's memory: FSDP shards a model that one rank has whole there."""
     return in_host_memory(1, context.workload.parameter_bytes * context.weight_bytes // 4, context)
 
 

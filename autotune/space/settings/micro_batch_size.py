@@ -32,7 +32,7 @@ def tiled(global_batch_size: int, multiple: int) -> tuple[int, ...]:
 
 
 def _read_back(observed: Observed) -> int | None:
-    """None if the loader does not say: arguments are not what it does."""
+    """The loader's batch size; None if it does not say: arguments are not what it does."""
     loader, args = observed.loader, observed.trainer.args
     micro_steps = getattr(args, GENERATION, None) or 1
     # accelerate's loader has the size over all ranks, a plain one of the user's its own.

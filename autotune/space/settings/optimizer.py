@@ -57,7 +57,7 @@ _ADAMW = (
 )
 """AdamW with 32-bit states, of any library."""
 _STEPS_IN_BACKWARD = ("lomo", "adalomo")
-"""They step while the backward pass runs and keep no gradients: nothing is there to accumulate (the LOMO paper, 2023)."""
+"""Optimizers that step while the backward pass runs and keep no gradients: nothing to accumulate (the LOMO paper, 2023)."""
 
 _LOW_RANK = ("galore_", "apollo_")
 """They project the gradients of linear layers, which `optim_target_modules` must name."""

@@ -7,7 +7,7 @@ FIELD = "dataloader_pin_memory"
 
 
 def _from_user(context: Context) -> bool:
-    """On a CPU the Trainer forces it off whatever the arguments say, so off is what the user really has there."""
+    """The user's value; off on a CPU, where the Trainer forces it off whatever the arguments say."""
     return yes_or_no(context.arguments.get(FIELD, True)) and not context.environment.is_cpu
 
 

@@ -158,7 +158,7 @@ class Setting:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """For people: `speed`, and if it changes them `numerics` and `memory`."""
+        """Words for people: `speed`, and if it changes them `numerics` and `memory`."""
         return ("speed", *["numerics"] * (self.learning is not None), *["memory"] * self.costs.memory)
 
     def learns_alike(self, value: Value, other: Value) -> bool:

@@ -7,7 +7,7 @@ from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Setting,
 VARIABLE = "OMP_NUM_THREADS"
 
 MOST = 1024
-"""More than a machine has cores."""
+"""Number above that of any machine's cores."""
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:

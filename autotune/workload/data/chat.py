@@ -78,7 +78,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_none(value: Any) -> Any:
-    """Without the fields that a table adds to rows that lack them."""
+    """The value without the fields that a table adds to rows that lack them."""
     if isinstance(value, Mapping):
         return {name: _without_none(field) for name, field in value.items() if field is not None}
     return [_without_none(item) for item in value] if isinstance(value, list) else value

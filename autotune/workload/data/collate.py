@@ -19,7 +19,7 @@ from autotune.workload.model.config import image_shape
 
 
 def training_data(workload: Workload, samples_needed: int, seed: int, pool: int | None = None) -> tuple[Any, Any, Any]:
-    """For the Trainer: (dataset, data collator, tokenizer or None).
+    """(dataset, data collator, tokenizer or None) for the Trainer.
 
     samples_needed: number of random samples, which come from a fixed pool; pool: largest number of different ones among them.
     """

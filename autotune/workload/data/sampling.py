@@ -50,7 +50,7 @@ def user_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str 
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:
-    """None if the model keeps the samples of one row apart, by positions that begin again, else the reason.
+    """Reason why the model does not keep the samples of one row apart, by positions that begin again; or None.
 
     transformers' masks do so if the model gives them its positions (`masking_utils.find_packed_sequence_indices`),
     FlashAttention always; layers with a state (Mamba) run on from one sample into the next.
@@ -127,7 +127,7 @@ def repeat_batches(trainer: Any, batches: int) -> None:
 
 
 def _repeat(loader: Any, batches: int) -> None:
-    """Only torch's loaders: a user's Trainer class may have another one. A sampler with enough batches stays as it is."""
+    """Repeat the samples of torch's loaders; a user's Trainer class may have another one. Enough batches stay as they are."""
     inner = getattr(loader, "base_dataloader", loader)  # accelerate's loader iterates another one
     if not isinstance(inner, torch.utils.data.DataLoader):
         return

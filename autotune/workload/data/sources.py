@@ -33,7 +33,7 @@ _ENDINGS = {*READERS, *IMAGE_ENDINGS}
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where the data is, before it is read."""
+    """Location of the data, before it is read."""
 
     name: str  #: as the user wrote it
     path: Path | None  #: None for a hub id

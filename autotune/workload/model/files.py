@@ -26,7 +26,7 @@ SIZES = frozenset(
 """Fields of configs that no model can have at zero: how transformers' most used models call their sizes."""
 
 MOST_LAYERS = 10_000
-"""More of them take minutes to build, let alone to train; refused as a typing error."""
+"""Number of layers above which they take minutes to build, let alone to train; refused as a typing error."""
 
 PARTS = ("text_config", "vision_config", "encoder", "decoder")
 """Configs within a config."""

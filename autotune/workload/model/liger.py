@@ -8,7 +8,7 @@ from autotune.space.settings.liger import LOSS, NAMES
 
 
 def why_not_here(on_cpu: bool) -> str | None:
-    """None if the device and the installation can run them, else the reason."""
+    """Reason why the device or the installation cannot run them; or None."""
     if on_cpu:
         return "its kernels are Triton's, for GPUs"
     for name, package in (("liger_kernel", "liger-kernel"), ("triton", "triton")):

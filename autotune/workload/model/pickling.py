@@ -129,7 +129,7 @@ CALLED = {
 
 
 def _refusal(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any, error: Exception) -> str:
-    """Which of these objects cannot be sent, and why."""
+    """Sentence on which of these objects cannot be sent, with the reason."""
     from autotune.workload.hub import first_line  # loads huggingface_hub
 
     name = next((name for name, part in group.items() if _why_not(part, names, trainer)), "")

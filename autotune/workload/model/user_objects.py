@@ -57,7 +57,7 @@ class UserObjects:
 
     @classmethod
     def opened(cls, objects: bytes, arguments: Any = None) -> "UserObjects":
-        """From the bytes of `pickling.sent`; empty for no bytes. Builds the model if a part refers to it.
+        """The objects of the bytes of `pickling.sent`; empty for no bytes. Builds the model if a part refers to it.
 
         arguments: of the Trainer, to which parts may refer; by default a blank object.
         """
