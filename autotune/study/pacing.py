@@ -10,9 +10,10 @@ from autotune.probe.order import Timing, timings
 from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.plan import Plan
 
-LONG_STEP_S = 2.0
+LONG_STEP_S = 0.5
 """Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
-steps at least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
+steps at least, and on a GPU eight seconds: below this its start takes longer than its steps. Two searches of steps of 1.6 to 2.2 s
+with rounds of whole steps took 2.3 and 2.5 times their first measurements (reports/unseen.md)."""
 
 TYPICAL_PROBES, LATER_PROBES = 10, 2
 """Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
