@@ -351,11 +351,11 @@ def _guide(evidence: Evidence) -> Row:
         return Row(goal, target)
     rows = evidence.guide["rungs"]
     done = [row for row in rows if row["outcome"] == Outcome.COMPLETED.value]
-    best = max((row["speed_of_vanilla"] or 0 for row in done), default=0)
-    least = min((row["peak_of_vanilla"] or 1 for row in done), default=1)
+    best = max((row["speed_of_first"] or 0 for row in done), default=0)
+    least = min((row["peak_of_first"] or 1 for row in done), default=1)
     others = Counter(row["outcome"].replace("_", " ") for row in rows if row not in done)
     left = f" ({', '.join(f'{number} {outcome}' for outcome, number in others.items())})" if others else ""
-    figure = f"{len(done)} of {len(rows)}{left}; fastest {best:.2f}x of vanilla, least memory {least:.2f}x"
+    figure = f"{len(done)} of {len(rows)}{left}; fastest {best:.2f}x of the first, least memory {least:.2f}x"
     device = _device(evidence.guide["device"], evidence.guide["environment"]["device_name"])
     return Row(goal, target, figure, None, device)
 

@@ -177,13 +177,11 @@ def explain(
 @o.takes(GuideOptions)
 def guide(
     model: o.Model,
-    global_batch_size: Annotated[
-        int, Option("--global-batch-size", "-b", help="Samples in one optimizer step, a multiple of 4.")
-    ] = 4,
+    global_batch_size: Annotated[int, Option("--global-batch-size", "-b", help="Samples in one optimizer step.")] = 4,
     as_json: o.AsJson = False,
     **options: Any,
 ) -> None:
-    """Measure the methods of the Hugging Face memory guides."""
+    """Measure the methods of the Hugging Face guides, or of today's ladder, one by one."""
     when_interrupted = "guide.md has what was measured; run the same command again to measure all from the start."
     with ErrorReporter(as_json, when_interrupted) as command:
         from autotune.commands.guide.run import check_any_fits, guide

@@ -250,6 +250,9 @@ class TuneOptions(TrialOptions, ModelOptions, SpaceOptions, LoopOptions, total=F
 class GuideOptions(DeviceOption, TrialOptions, ModelOptions, DataOptions, total=False):
     """Options of `autotune guide`."""
 
+    ladder: Annotated[str | None, Option(
+        "Ladder: of the Hugging Face guides (2022), or of what trains fast today (2026).", "Limits",
+        default_text="2022", metavar="YEAR", choices=("2022", "2026"), field="")]
 
 class EstimateOptions(ModelOptions, DataOptions, ArgsOption, SpaceOptions, total=False):
     """Options of `autotune estimate`."""

@@ -126,6 +126,7 @@ part_2() {
 }
 part_3() {
     autotune 150 guide guide "${guide[@]}" --device "$device" --output-dir "$out"
+    autotune 200 ladder guide "${llama_1b[@]}" --global-batch-size 4 --ladder 2026 --device "$device" --output-dir "$out"
     search 330 bert-limited "${bert[@]}" --memory-limit "$limit" --only precision=fp32,bf16 \
         --only optimizer=adamw_torch_fused,adamw_bnb_8bit,adafactor "${quiet[@]}" --n-trials 14 --timeout 300s --probe-timeout 120s
 }

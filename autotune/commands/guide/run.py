@@ -1,4 +1,4 @@
-"""Guide: the methods of the Hugging Face guides measured on this machine, each by a probe, in the guides' order."""
+"""Guide: the methods of a published ladder measured on this machine, each by a probe, in its order."""
 
 import os
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, methods_for
-from autotune.commands.guide.table import ladder_page, latest_line
+from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, LADDERS, Ladder, methods_for
+from autotune.commands.guide.table import ladder_figure, ladder_page, latest_line
 from autotune.commands.rounds import measure_rounds, study_of
 from autotune.core import InvalidRequest, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
@@ -30,7 +30,10 @@ from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.schedule import Turn
 from autotune.study.store import REQUEST, locked, remove_study
 
-FILES = ("guide.json", "guide.md")
+FILES = ("guide.json", "guide.md", "guide.svg")
+
+YEAR, SPACES = "2022", {"2022": "guide"}
+"""The ladder by default, and the search spaces that hold a ladder's values; by default all settings."""
 
 TIMING = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01)
 ON_CUDA = replace(
@@ -50,16 +53,17 @@ def guide(
     watch: Callable[[str], None] | bool | None = None,
     **options: Unpack[GuideOptions],
 ) -> Ladder:
-    """Measure the guides' methods with this model; the options of `autotune guide`.
+    """Measure a ladder's methods with this model; the options of `autotune guide`.
 
-    Writes probes/, guide.json and guide.md to `<output-dir>/guide-<model>-<device>`, in place of an earlier run's.
+    Writes probes/, guide.json, guide.md and guide.svg to
+    `<output-dir>/guide-<model>-<device>` (of another ladder guide-<year>-…), in place of an earlier run's.
 
     Args:
         model: As in `autotune.search`.
-        global_batch_size: A multiple of 4, taken at once or in the guides' four micro-steps.
+        global_batch_size: A multiple of 4 for the guides of 2022, taken at once or in their four micro-steps.
         watch: Called with a line for each method. By default, or by True, they are shown on standard error; by False, they are
             not.
-        **options: Each as a keyword. By default the task is the guides' sequence classification if model and data can do it.
+        **options: Each as a keyword. By default the task is the ladder's if model and data can do it.
         {options}
 
     Raises:
@@ -70,23 +74,31 @@ def guide(
         ProbeHostFailed: The process that starts probes failed.
         KeyboardInterrupt: After the measured part was written.
     """
-    request = tuning_request(model, global_batch_size, space="guide", **options)
-    if request.global_batch_size % MICRO_STEPS:
+    year = options.pop("ladder", None) or YEAR
+    if year not in LADDERS:
+        raise InvalidRequest(f"There is no ladder {year!r}.", f"Pass one of {', '.join(LADDERS)}.", "ladder")
+    published = LADDERS[year]
+    request = tuning_request(model, global_batch_size, space=SPACES.get(year, "full"), **options)
+    if request.global_batch_size % published.micro_steps:
         raise InvalidRequest(
-            f"The guides take a batch in {MICRO_STEPS} micro-steps, which do not divide {request.global_batch_size}.",
-            f"Use a multiple of {MICRO_STEPS}.",
+            f"The guides take a batch in {published.micro_steps} micro-steps, which do not divide"
+            f" {request.global_batch_size}.",
+            f"Use a multiple of {published.micro_steps}.",
         )
     card = nvml.choose_device(request.device)
     check_files(request)
     with HostSet() as host:
         environment, card = read_environment(host, request, card)
-        workload, notes = _read_workload(host, request)
+        workload, notes = _read_workload(host, request, published.task)
         limit = limit_of(request, environment, None)
         allowed = int(limit * (1 - request.headroom))
         check_model_fits(workload, allowed, limit)
-        folder = Path(request.output_dir) / f"guide-{request.model_name}-{environment.device.replace(':', '')}"
-        methods, size = tuple(methods_for(environment, workload)), request.global_batch_size
-        ladder = Ladder(methods, workload, environment, size, limit, allowed, notes=notes, folder=str(folder))
+        kind = "guide" if year == YEAR else f"guide-{year}"
+        folder = Path(request.output_dir) / f"{kind}-{request.model_name}-{environment.device.replace(':', '')}"
+        methods, size = tuple(methods_for(published, environment, workload)), request.global_batch_size
+        ladder = Ladder(
+            published, methods, workload, environment, size, limit, allowed, notes=notes, folder=str(folder)
+        )
         with locked(folder):
             clear(folder)
             timing = TIMING if environment.is_cpu else ON_CUDA
@@ -104,7 +116,7 @@ def run_guide(
 ) -> Ladder:
     """Measure all methods that can run here, in order; the files are written however it ends. Raises StorageFailed."""
     size = ladder.global_batch_size
-    plan = Plan(len(ladder.methods), "samples_per_second", ladder.allowed_bytes, probe_timeout_s=probe_timeout_s)
+    plan = Plan(len(ladder.methods), ladder.guide.objective, ladder.allowed_bytes, probe_timeout_s=probe_timeout_s)
     study = study_of(ladder.methods[0].configuration(size), folder, plan)
 
     def next_method(turn: Turn) -> Run | Known | None:
@@ -131,11 +143,13 @@ def run_guide(
 
 def _write(folder: Path, ladder: Ladder) -> None:
     """Write FILES; raises StorageFailed."""
-    data, page = (folder / name for name in FILES)
+    data, page, picture = (folder / name for name in FILES)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(data, ladder.to_dict())
         write_file(page, ladder_page(ladder))
+        if figure := ladder_figure(ladder):
+            write_file(picture, figure)
 
 
 def check_any_fits(ladder: Ladder) -> None:
@@ -147,12 +161,12 @@ def check_any_fits(ladder: Ladder) -> None:
         )
 
 
-def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[Note, ...]]:
-    """The guides' task if none is requested and model and data can do it, else the model's own; and notes on that."""
+def _read_workload(host: Host, request: TuningRequest, task: str) -> tuple[Workload, tuple[Note, ...]]:
+    """The ladder's task if none is requested and model and data can do it, else the model's own; and notes on that."""
     notes: tuple[Note, ...] = ()
     if request.task is None:
         try:
-            workload = read_workload(host, replace(request, task=TASK))
+            workload = read_workload(host, replace(request, task=task))
         except InvalidRequest as error:
             workload = read_workload(host, request)
             notes = (Note(NoteKind.OTHER_TASK, detail=f"{workload.task} ({error.message})"),)

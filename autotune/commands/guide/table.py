@@ -1,37 +1,36 @@
-"""Table of the guides' methods on this machine: for a terminal of 80 columns, and as Markdown."""
+"""Table of a ladder's methods on this machine: for a terminal of 80 columns, and as Markdown."""
 
 from collections.abc import Iterable
 
-from autotune.commands.guide.ladder import (
-    LADDER,
-    MICRO_STEPS,
-    SAMPLES,
-    THEIR_MACHINE,
-    THEIR_MODEL,
-    GuideRow,
-    Ladder,
-    ratio,
-)
+from autotune.commands.guide.ladder import MICRO_STEPS, Guide, GuideRow, Ladder, ratio
 from autotune.core.measurement import Outcome
-from autotune.core.units import format_bytes
+from autotune.core.units import format_bytes, format_interval
+from autotune.report.axes import Axis, Panel, drawn
+from autotune.report.figures import memory_unit
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
-from autotune.report.trial_text import outcome_text, speed_text
+from autotune.report.trial_text import outcome_text
 
-THEIRS = "The guides' own figures, not this machine's"
-THEIR_TRAINING = f"{THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
-LEGEND = (
-    f"seconds: for {SAMPLES} samples; x: vanilla is 1",
-    f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing",
-)
-HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
-_LINE = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}"
+THEIRS = "Its authors' own figures, not this machine's"
+GA = f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing"
+KINDS = "learning: learns otherwise than the first, beyond rounding; execution: alike"
+_LINE = "{:<27}{:>16}{:>6}{:>11}{:>6}  {}"
+
+
+def legend(guide: Guide) -> tuple[str, ...]:
+    """Words of the table."""
+    added = (
+        ("each rung adds to those before it that can run here; tokens without padding",) if guide.cumulative else (GA,)
+    )
+    return (f"x: {guide.methods[0].name} is 1", *added, KINDS)
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
     """Title, table, what is ruled out or has warnings and why, notes, and the guides' own figures."""
-    table, theirs = ([_LINE.format(*cells).rstrip() for cells in rows] for rows in (_table(ladder), _their_table()))
-    lines = [*_all_wrapped(title(ladder)), "", *table, "", *LEGEND, *_all_wrapped(remarks(ladder))]
-    return [*lines, "", *wrapped(f"{THEIRS}: {THEIR_TRAINING}:"), "", *theirs]
+    table, theirs = (
+        [_LINE.format(*cells).rstrip() for cells in rows] for rows in (_table(ladder), _their_table(ladder.guide))
+    )
+    lines = [*_all_wrapped(title(ladder)), "", *table, "", *legend(ladder.guide), *_all_wrapped(remarks(ladder))]
+    return [*lines, "", *wrapped(f"{THEIRS}: {ladder.guide.training}:"), "", *theirs]
 
 
 def latest_line(ladder: Ladder) -> str:
@@ -41,7 +40,7 @@ def latest_line(ladder: Ladder) -> str:
     if not row.trial or not row.speed:
         return f"{head}{'; '.join(_reasons(row))}"
     warnings = f"; warning: {'; '.join(map(str, row.warnings))}" if row.warnings else ""
-    return f"{head}{speed_text(row.trial)} samples/s, peak {format_bytes(row.peak_bytes)}{warnings}"
+    return f"{head}{_speed(row)} {ladder.guide.unit}, peak {format_bytes(row.peak_bytes)}{warnings}"
 
 
 def title(ladder: Ladder) -> tuple[str, str]:
@@ -87,37 +86,41 @@ def short_outcome(row: GuideRow) -> str:
 
 
 def _table(ladder: Ladder) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [HEAD]
+    rows: list[tuple[str, ...]] = [_head(ladder.guide, "kind")]
     for row in ladder.rows:
         mark = " ?" if row.warnings else ""
-        speed = f"{speed_text(row.trial)}{mark}" if row.trial and row.speed else short_outcome(row)
+        speed = f"{_speed(row)}{mark}" if row.speed else short_outcome(row)
         peak = format_bytes(row.peak_bytes)
         ratios = _ratio(row.speed_ratio), _ratio(row.peak_ratio)
-        rows.append((row.method.name, _seconds(row.seconds), speed, ratios[0], peak, ratios[1]))
+        rows.append((row.method.name, speed, ratios[0], peak, ratios[1], "learning" if row.learning else "execution"))
     return rows
 
 
-def _their_table() -> list[tuple[str, ...]]:
-    figures = {method.name: method.theirs for method in LADDER if method.theirs}
-    vanilla = next(iter(figures.values()))
+def _head(guide: Guide, *more: str) -> tuple[str, ...]:
+    return ("method", guide.unit, "x", "peak", "x", *more)
+
+
+def _speed(row: GuideRow) -> str:
+    return format_interval(row.speed, row.speed.low, row.speed.high) if row.speed else "-"
+
+
+def _their_table(guide: Guide) -> list[tuple[str, ...]]:
+    figures = {method.name: method.theirs for method in guide.methods if method.theirs}
+    first = next(iter(figures.values()))
     return [
-        HEAD,
+        _head(guide, ""),
         *(
             (
                 name,
-                _seconds(run.seconds),
-                f"{run.samples_per_second:.2f}",
-                _ratio(ratio(run.samples_per_second, vanilla.samples_per_second)),
+                f"{run.speed:.{2 if run.speed < 100 else 0}f}",
+                _ratio(ratio(run.speed, first.speed)),
                 format_bytes(run.peak_bytes),
-                _ratio(ratio(run.peak_bytes, vanilla.peak_bytes)),
+                _ratio(ratio(run.peak_bytes, first.peak_bytes)),
+                "",
             )
             for name, run in figures.items()
         ),
     ]
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.{0 if seconds >= 1000 else 1 if seconds >= 10 else 2}f}"
 
 
 def _ratio(value: float | None) -> str:
@@ -128,12 +131,48 @@ def _all_wrapped(texts: Iterable[str]) -> list[str]:
     return [line for text in texts for line in wrapped(text)]
 
 
+def ladder_figure(ladder: Ladder) -> str | None:
+    """The SVG of guide.svg: speed over peak memory, with a line from each method to the next; None of fewer than two."""
+    rows = [row for row in ladder.feasible if row.trial and row.peak_bytes]
+    if len(rows) < 2:
+        return None
+    name, unit = memory_unit(row.peak_bytes for row in rows)
+    places = [((row.peak_bytes or 0) / unit, float(row.speed or 0)) for row in rows]
+    sizes, rates = zip(*places, strict=True)
+    x, y = Axis.around(f"peak memory, {name}", sizes, 0.0, 420.0), Axis.around(ladder.guide.unit, rates, 240.0, 0.0)
+    labels = [
+        ("muted", row.method.name, x.at(size) + 5, y.at(rate) - 6, "start")
+        for row, (size, rate) in zip(rows, places, strict=True)
+    ]
+    dots = [
+        ("best" if row.speed == max(row.speed or 0 for row in rows) else "p3", place, row.trial, row.method.name)
+        for row, place in zip(rows, places, strict=True)
+        if row.trial
+    ]
+    lines = [("muted", "polyline", places)]
+    caption = "Higher is faster, further left needs less memory."
+    heading = f"{ladder.guide.title}: {ladder.workload.name}"
+    return drawn(heading, [Panel(x, y, dots=dots, lines=lines, labels=labels)], heading, caption)
+
+
 def ladder_page(ladder: Ladder) -> str:
     """guide.md."""
     versions = ladder.environment.identity()["versions"].items()
-    lines = (*LEGEND, *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
-    parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
+    lines = (
+        *legend(ladder.guide),
+        *remarks(ladder),
+        f"versions: {', '.join(f'{name} {text}' for name, text in versions)}",
+    )
+    parts = [f"# {ladder.guide.title}: {markdown_text(ladder.workload.name)}", ""]
     parts += [markdown_text(f"{', '.join(title(ladder))}."), "", *markdown_table(_table(ladder)), ""]
+    parts += ["![Speed over memory, method by method](guide.svg)", ""] if ladder_figure(ladder) else []
     parts += [f"- {markdown_text(line)}" for line in lines]
-    parts += ["", f"## {THEIRS}", "", f"{THEIR_TRAINING}.", "", *markdown_table(_their_table())]
+    parts += [
+        "",
+        f"## {THEIRS}",
+        "",
+        f"{ladder.guide.training}.",
+        "",
+        *markdown_table([row[:-1] for row in _their_table(ladder.guide)]),
+    ]
     return "\n".join(parts) + "\n"
