@@ -11,12 +11,12 @@
 #   5b  Llama 8B with LoRA
 #   4   compiled against eager: GPT-2 124M with a padded vocabulary, and BERT-large
 #   3   the guides' table, and BERT-large where 16 GiB bind
-#   5a  Llama 1B in full
+#   5a  Llama 1B in full, and today's ladder on it
 # FOLDER gets evidence-PART.tgz, without databases and logs, after each step; the studies stay in $WORK (default
 # /tmp/autotune-evidence), from where the same part resumes them. DEVICE=cpu: the same commands on small models, to
 # rehearse them. PYTHON: the interpreter, with the project installed or on PYTHONPATH. Exit code: the first that was not 0.
 #
-# On a machine that is lent for 30 minutes, ten minutes a command: a start takes 60 to 90 s, and the limits of all parts sum to 43
+# On a machine that is lent for 30 minutes, ten minutes a command: a start takes 60 to 90 s, and the limits of all parts sum to 46
 # minutes. So 0, 1, 2, 5b and 4, a command each, the next one before the machine is given back (else it starts again, and has
 # forgotten what ran), and with what is left `all 9 FOLDER 3 5a`. MINUTES are those of the command that runs it.
 # To be copied there: the tree (`git ls-files -z | du -ch --files0-from=- | tail -1`) and, in .whl, wheels of the libraries that its
@@ -126,7 +126,6 @@ part_2() {
 }
 part_3() {
     autotune 150 guide guide "${guide[@]}" --device "$device" --output-dir "$out"
-    autotune 200 ladder guide "${llama_1b[@]}" --global-batch-size 4 --ladder 2026 --device "$device" --output-dir "$out"
     search 330 bert-limited "${bert[@]}" --memory-limit "$limit" --only precision=fp32,bf16 \
         --only optimizer=adamw_torch_fused,adamw_bnb_8bit,adafactor "${quiet[@]}" --n-trials 14 --timeout 300s --probe-timeout 120s
 }
@@ -139,6 +138,7 @@ part_4() {
 part_5a() {
     search 270 llama-1b "${llama_1b[@]}" "${compiling[@]}" --fix precision=bf16_weights --only micro_batch_size=$micro_1b \
         --n-trials 5 --timeout 245s --probe-timeout 120s
+    autotune 200 ladder guide "${llama_1b[@]}" --global-batch-size 4 --ladder 2026 --device "$device" --output-dir "$out"
 }
 part_5b() {
     search 230 llama-8b "${llama_8b[@]}" --search-space lora --sampler brute-force --fix lora=16 --fix lora_targets=all_linear \

@@ -130,7 +130,7 @@ def test_every_view_has_one_heading_landmarks_and_nothing_inline(service: Servic
         ),
         (
             "done",
-            "1.33x as fast as the Trainer's defaults (8x6, fp32), with 8% less memory",
+            "About 1.3x as fast as the Trainer's defaults (8x6, fp32), with 8% less memory",
             ["Open the report", "Duplicate"],
         ),
         ("nothing_fits", "Nothing fits", ["Duplicate"]),
