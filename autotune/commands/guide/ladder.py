@@ -69,7 +69,7 @@ _GUIDES = (
 )
 """Runs of "Efficient Training on a Single GPU", transformers 4.20, in its order: samples / second, and MiB by NVML."""
 
-_STEPS = (
+_STEPS: tuple[tuple[str, dict[str, Value], float | None, float | None], ...] = (
     ("padded", {}, 2091, 25.5),
     ("+ packing", {"packing": "flattening"}, 7075, 60.0),
     ("+ attention kernel", {"sdpa_kernel": "cudnn"}, None, None),
