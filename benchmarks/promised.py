@@ -70,7 +70,7 @@ class Case:
 
     trial: the number of the answer, or of the next best where the user's settings were kept; None where nothing else completed.
     promised: speed-up of that trial and its 95 % interval, by the search. speeds: samples / second of each turn, of the
-    user's settings and of that trial. busy: processor seconds a second of the script that stood still, at the most.
+    user's settings and of that trial. busy: processor seconds a second of the script that stood still, at most.
     """
 
     work: str
@@ -258,7 +258,7 @@ def case_of(work: Work, seed: int, root: Path, quick: bool) -> Case:
 
 
 def kept_word(promise: Interval, measured: float) -> str:
-    """Whether the measured speed-up is in the promised interval, else where it is."""
+    """Word for a measured speed-up in the promised interval, above it or below it."""
     return "above" if measured > promise.high else "below" if measured < promise.low else "yes"
 
 

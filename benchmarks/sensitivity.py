@@ -81,7 +81,7 @@ def with_constant(name: str, value: Any) -> Iterator[None]:
 
 
 def searched(variant: Variant) -> Found:
-    """What a search with this constant comes to: its measurements and its answer."""
+    """Measurements and answer of a search with this constant."""
     with threadpool_limits(1), contextlib.ExitStack() as stack:
         if variant.change in FACTORS:
             value = scaled(constants()[variant.name], FACTORS[variant.change])
@@ -119,7 +119,7 @@ def run(path: Path, wanted: Sequence[Variant]) -> None:
 
 
 def cells(found: Sequence[Found], before: Sequence[Found]) -> list[str]:
-    """What searches came to, beside the same ones with the constants as they are."""
+    """Means over searches, beside the same searches with the constants as they are."""
     return [
         f"{sum(one != other for one, other in zip(found, before, strict=True))}",
         f"{fmean(one.regret for one in found):.2%}",

@@ -208,7 +208,7 @@ def _slower(step: Step, ratio: float) -> Step:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What a table's measurements say of the configurations that were not measured.
+    """Measurements of a table, and those that follow from them for the configurations that were not measured.
 
     What one computes was measured with DESIGN's optimizer and workers, and some of it with others. Another optimizer's step takes
     as long as in the geometric mean of its measurements, and its peak is as much higher as in their median. Workers change

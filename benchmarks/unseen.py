@@ -126,7 +126,7 @@ class Case:
     the user's settings were kept. probes_s: seconds of the trials' first probes. remeasured: further measurements. other_size:
     number of the first trial of another micro-batch size. tried, fitted: configurations of the brute force. speeds: configuration
     -> samples / second of each turn. outside: those that the search could not propose. busy: processor seconds a second of the
-    scripts that stood still, at the most.
+    scripts that stood still, at most.
     """
 
     work: str
@@ -384,7 +384,7 @@ def answer_row(case: Case) -> str:
 
 
 def inside_word(case: Case) -> str:
-    """Whether the promised interval holds the measured speed-up; empty if the search promised nothing."""
+    """Word for a promise that was kept or not; empty if the search promised nothing."""
     measured = case.against(case.yours)
     return "" if case.promise is None else kept_word(case.promise, measured) if measured else "did not fit"
 

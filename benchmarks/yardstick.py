@@ -451,7 +451,7 @@ def made(case: Case) -> Search:
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
-    """What to search, in an order that a cut run is representative of."""
+    """Searches, in an order of which a cut run is representative."""
     wanted = product(range(args.seeds), args.tables, args.shares, args.rivals)
     return [
         Case(table, share, rival, seed_of(table, share, number), args.noise) for number, table, share, rival in wanted

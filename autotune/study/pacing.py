@@ -12,8 +12,7 @@ from autotune.study.plan import Plan
 
 LONG_STEP_S = 0.5
 """Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
-steps at least, and on a GPU eight seconds: below this its start takes longer than its steps. Two searches of steps of 1.6 to
-2.2 s, with rounds of whole steps, took 2.3 and 2.5 times the seconds of their first measurements."""
+steps at least, and on a GPU eight seconds: below this its start takes longer than its steps on two processor cores."""
 
 TYPICAL_PROBES, LATER_PROBES = 10, 2
 """Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),

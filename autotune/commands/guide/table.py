@@ -140,9 +140,10 @@ def ladder_figure(ladder: Ladder) -> str | None:
     places = [((row.peak_bytes or 0) / unit, float(row.speed or 0)) for row in rows]
     sizes, rates = zip(*places, strict=True)
     x, y = Axis.around(f"peak memory, {name}", sizes, 0.0, 420.0), Axis.around(ladder.guide.unit, rates, 240.0, 0.0)
+    is_right = [x.at(size) > 0.6 * x.end for size in sizes]  # a name that begins there may not end in the picture
     labels = [
-        ("muted", row.method.name, x.at(size) + 5, y.at(rate) - 6, "start")
-        for row, (size, rate) in zip(rows, places, strict=True)
+        ("muted", row.method.name, x.at(size) + (-5 if right else 5), y.at(rate) - 6, "end" if right else "start")
+        for row, (size, rate), right in zip(rows, places, is_right, strict=True)
     ]
     dots = [
         ("best" if row.speed == max(row.speed or 0 for row in rows) else "p3", place, row.trial, row.method.name)
